@@ -1,0 +1,1 @@
+"""What a request costs: journal, holds, ledger, rating, invoices."""

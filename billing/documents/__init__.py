@@ -1,0 +1,1 @@
+"""Invoices as JSON and PDF."""

@@ -1,0 +1,1 @@
+"""The append-only usage journal: frames, segments, progress slots, recovery."""

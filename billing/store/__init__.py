@@ -1,0 +1,1 @@
+"""The only home of SQLAlchemy: schema and queries for SQLite and PostgreSQL."""

@@ -1,0 +1,1 @@
+"""Adapters behind the ``Backend`` port: how bytes reach an expert."""

@@ -1,0 +1,1 @@
+"""One module per HTTP endpoint of the data plane."""

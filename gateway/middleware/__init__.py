@@ -1,0 +1,1 @@
+"""Pure ASGI middleware, each usable alone in any Starlette application."""

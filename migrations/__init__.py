@@ -1,0 +1,1 @@
+"""Alembic revisions of the billing store; run by `expertgate db upgrade`."""

@@ -1,0 +1,1 @@
+"""Training and evaluation of gates and tables; the only torch code besides the engine."""

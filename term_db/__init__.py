@@ -1,0 +1,1 @@
+"""Which words mean the same: dictionary, matcher, snapshots, interchange. Imports no sibling package."""
