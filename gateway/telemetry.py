@@ -1,0 +1,92 @@
+"""Metrics of the data plane: OpenTelemetry instruments behind a Prometheus exporter.
+
+Names and units follow the GenAI semantic conventions where one exists; ours begin with `expertgate.`. Telemetry is
+lossy by nature: nothing is ever billed from it.
+"""
+
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
+from opentelemetry.sdk.resources import Resource
+from prometheus_client import REGISTRY, generate_latest
+
+from billing.types import Usage
+from routing_engine.types import RoutingDecision
+
+_DURATION_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_OVERHEAD_BUCKETS_S = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5)
+_TOKEN_BUCKETS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
+
+
+class Telemetry:
+    """The instruments of one worker; `close` unregisters them, so that tests can build several."""
+
+    def __init__(self) -> None:
+        self._reader = PrometheusMetricReader()
+        self._provider = MeterProvider(
+            metric_readers=[self._reader],
+            resource=Resource.create({"service.name": "expertgate"}),
+            views=[
+                _buckets("gen_ai.server.request.duration", _DURATION_BUCKETS_S),
+                _buckets("gen_ai.server.time_to_first_token", _DURATION_BUCKETS_S),
+                _buckets("expertgate.overhead.duration", _OVERHEAD_BUCKETS_S),
+                _buckets("gen_ai.client.token.usage", _TOKEN_BUCKETS),
+            ],
+            shutdown_on_exit=False,
+        )
+        meter = self._provider.get_meter("expertgate.gateway")
+        self._duration = meter.create_histogram("gen_ai.server.request.duration", unit="s")
+        self._first_token = meter.create_histogram("gen_ai.server.time_to_first_token", unit="s")
+        self._tokens = meter.create_histogram("gen_ai.client.token.usage", unit="{token}")
+        self._overhead = meter.create_histogram("expertgate.overhead.duration", unit="s")
+        self._requests = meter.create_counter("expertgate.requests", unit="{request}")
+        self._points = meter.create_counter("expertgate.base_points", unit="{micropoint}")
+        self._in_flight = meter.create_up_down_counter("expertgate.requests.active")
+
+    def request_started(self, decision: RoutingDecision) -> None:
+        """Count a request that was sent to an expert."""
+        self._in_flight.add(1, {"expert": decision.expert_id})
+
+    def request_ended(
+        self,
+        decision: RoutingDecision,
+        *,
+        status: str,
+        usage: Usage,
+        micropoints: int,
+        duration_s: float,
+        overhead_s: float,
+        first_byte_s: float | None,
+    ) -> None:
+        """Record how a request ended."""
+        expert = {"expert": decision.expert_id}
+        self._in_flight.add(-1, expert)
+        self._requests.add(
+            1,
+            {"expert": decision.expert_id, "route_source": decision.source.value, "status": status},
+        )
+        self._points.add(micropoints, expert)
+        self._duration.record(duration_s, expert)
+        self._overhead.record(overhead_s)
+        if first_byte_s is not None:
+            self._first_token.record(first_byte_s, expert)
+        self._tokens.record(
+            usage.input_tokens, {"gen_ai.token.type": "input", "expert": decision.expert_id}
+        )
+        self._tokens.record(
+            usage.output_tokens, {"gen_ai.token.type": "output", "expert": decision.expert_id}
+        )
+
+    def exposition(self) -> bytes:
+        """Return every metric of this process in Prometheus' text format."""
+        return generate_latest(REGISTRY)
+
+    def close(self) -> None:
+        """Unregister the instruments."""
+        self._provider.shutdown()
+
+
+def _buckets(name: str, boundaries: tuple[float, ...]) -> View:
+    return View(
+        instrument_name=name, aggregation=ExplicitBucketHistogramAggregation(boundaries=boundaries)
+    )
