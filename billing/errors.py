@@ -5,13 +5,24 @@ BillingError
 │   ├── BudgetExceeded       a hold would overshoot a limit; carries the limit, spent, held, asked
 │   └── ExpertNotEntitled    the customer's packages do not include the expert
 ├── UnknownRecord            an id names nothing; carries kind and id
+├── DuplicateRecord          an id is taken; carries kind and id
+├── InvalidInput             a value can't be accepted; carries the field
+├── InvalidCatalog           a catalog is wrong or can't be applied; carries the field path
+├── MalformedKey             the text isn't one of our keys, or was mistyped
+├── WeakPepper               the key pepper is missing, empty or too short
 ├── EventConflict            an event id was used again with different content
 ├── PeriodNotOver            a period can't be closed before its end without an explicit cut-off
 ├── InvoiceImmutable         a finalised invoice can't be changed
+├── NothingToInvoice         neither usage nor a fee is open for the period
 ├── UnpricedExpert           no rate card of the expert is in force at the instant
+├── StoreError               the billing store can't be used (our side)
+│   ├── StoreUnavailable     it can't be reached, or is locked for too long
+│   └── SchemaOutdated       its schema isn't the one this version needs
 └── MeteringError            the books can't be kept (our side)
     ├── MeteringUnavailable  the journal can't make an intent durable; paid work is refused
     ├── JournalLocked        another process owns the journal directory
+    ├── StoreUnavailable     the store of the books can't be reached; shipping is tried again
+    ├── UnsupportedJournal   a newer version wrote a record that must be understood
     └── CorruptJournal       a frame in the middle of a segment is damaged
 """
 
@@ -57,6 +68,45 @@ class UnknownRecord(BillingError):
         super().__init__(f"no {kind} has the id {record_id!r}")
 
 
+class DuplicateRecord(BillingError):
+    """A record of this kind already has this id."""
+
+    def __init__(self, kind: str, record_id: str) -> None:
+        self.kind, self.record_id = kind, record_id
+        super().__init__(f"there is already a {kind} with the id {record_id!r}")
+
+
+class InvalidInput(BillingError):
+    """A value can't be accepted; `field` names it."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        self.field, self.reason = field, reason
+        super().__init__(f"{field}: {reason}")
+
+
+class InvalidCatalog(BillingError):
+    """A catalog is wrong, or can't be applied to these books; `field` is the path of the field at fault."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        self.field, self.reason = field, reason
+        super().__init__(f"catalog: {field}: {reason}")
+
+
+class MalformedKey(BillingError):
+    """The text isn't one of our keys, or its checksum is wrong. The message never repeats it."""
+
+    def __init__(self) -> None:
+        super().__init__("the key is malformed or mistyped; keys begin with eg_ and end in a checksum")
+
+
+class WeakPepper(BillingError):
+    """The key pepper at `path` is missing, empty or too short."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        super().__init__(f"{path}: {reason}; restore the pepper that the keys were made with")
+
+
 class EventConflict(BillingError):
     """The event id is already in the books with different content."""
 
@@ -76,9 +126,17 @@ class PeriodNotOver(BillingError):
 class InvoiceImmutable(BillingError):
     """A finalised invoice never changes."""
 
-    def __init__(self, number: str) -> None:
+    def __init__(self, number: str, reason: str = "it is finalised and can't be changed") -> None:
         self.number = number
-        super().__init__(f"invoice {number} is finalised and can't be changed")
+        super().__init__(f"invoice {number}: {reason}")
+
+
+class NothingToInvoice(BillingError):
+    """Neither usage nor a fee of the customer is open for the period."""
+
+    def __init__(self, customer_id: str, label: str) -> None:
+        self.customer_id, self.label = customer_id, label
+        super().__init__(f"customer {customer_id!r} has nothing to invoice in {label}")
 
 
 class UnpricedExpert(BillingError):
@@ -87,6 +145,25 @@ class UnpricedExpert(BillingError):
     def __init__(self, expert_id: str) -> None:
         self.expert_id = expert_id
         super().__init__(f"expert {expert_id!r} has no rate card in force")
+
+
+class StoreError(BillingError):
+    """The billing store can't be used."""
+
+
+class StoreUnavailable(StoreError):
+    """The store can't be reached, or stayed locked for too long; what was tried did not happen."""
+
+
+class SchemaOutdated(StoreError):
+    """The store's schema isn't the one this version needs."""
+
+    def __init__(self, found: str | None, needed: str) -> None:
+        self.found, self.needed = found, needed
+        super().__init__(
+            f"the store is at schema revision {found or 'none'}, this version needs {needed};"
+            " run `expertgate db upgrade`"
+        )
 
 
 class MeteringError(BillingError):
@@ -107,6 +184,18 @@ class JournalLocked(MeteringError):
         super().__init__(
             f"{path} is in use by another process; stop it or choose another data directory"
         )
+
+
+class StoreUnavailable(MeteringError):
+    """The store of the books can't be reached now; the same call may be made again."""
+
+
+class UnsupportedJournal(MeteringError):
+    """A newer version of this program wrote something that must be understood to read the journal."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path, self.reason = path, reason
+        super().__init__(f"{path}: {reason}; use the version that wrote it, or a later one")
 
 
 class CorruptJournal(MeteringError):

@@ -230,7 +230,8 @@ class UsageOutcome:
     """How the request of an intent ended; durable before the client's last byte.
 
     `reported_*` is what the backend said (None when it said nothing usable), `delivered_chunks` how many
-    content chunks our kernel accepted for the client, `usage` what is billed.
+    content chunks our kernel accepted for the client, `usage` what is billed. `billed_calls` is how often
+    `Rates.per_call` is charged: 0 when the backend never answered, else 1.
     """
 
     event_id: EventId
@@ -246,6 +247,7 @@ class UsageOutcome:
     time_to_first_byte_us: int = 0
     duration_us: int = 0
     flags: tuple[str, ...] = ()
+    billed_calls: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +288,8 @@ class InvoiceLine:
 
     A usage line has `micropoints` (all usage of the expert), of which `covered_micropoints` were paid by a
     package allowance; the rest is charged. `expert_shares` splits a surcharge over experts (largest
-    remainder) and sums to the amount.
+    remainder) and sums to the amount. `service_period` is set when the line is about another time than the
+    invoice's own period (usage that arrived late); `package_id` on package fees.
     """
 
     kind: LineKind
@@ -298,11 +301,17 @@ class InvoiceLine:
     micropoints: MicroPoints = MicroPoints(0)
     covered_micropoints: MicroPoints = MicroPoints(0)
     expert_shares: tuple[tuple[ExpertId, int], ...] = ()
+    service_period: BillingPeriod | None = None
+    package_id: PackageId | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Invoice:
-    """A customer's invoice for a period; `number` is None while it is a draft."""
+    """A customer's invoice for a period; `number` is None while it is a draft.
+
+    `period` is what the invoice covers: the nominal month named by its label, or the part of it between two
+    cut-offs. The terms it was computed with (`point_price_micros`, `surcharge_permille`) are kept on it.
+    """
 
     invoice_id: InvoiceId
     customer_id: CustomerId
@@ -314,3 +323,7 @@ class Invoice:
     number: InvoiceNumber | None = None
     issued_on: date | None = None
     finalized_at: datetime | None = None
+    point_price_micros: int = 0
+    sla_tier_id: SlaTierId = SlaTierId("")
+    surcharge_permille: int = 0
+    time_zone: str = "UTC"
