@@ -21,7 +21,6 @@ BillingError
 └── MeteringError            the books can't be kept (our side)
     ├── MeteringUnavailable  the journal can't make an intent durable; paid work is refused
     ├── JournalLocked        another process owns the journal directory
-    ├── StoreUnavailable     the store of the books can't be reached; shipping is tried again
     ├── UnsupportedJournal   a newer version wrote a record that must be understood
     └── CorruptJournal       a frame in the middle of a segment is damaged
 """
@@ -184,10 +183,6 @@ class JournalLocked(MeteringError):
         super().__init__(
             f"{path} is in use by another process; stop it or choose another data directory"
         )
-
-
-class StoreUnavailable(MeteringError):
-    """The store of the books can't be reached now; the same call may be made again."""
 
 
 class UnsupportedJournal(MeteringError):
