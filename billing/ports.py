@@ -64,7 +64,12 @@ class LedgerStore(Protocol):
         """Insert events not yet in the books with their lines and ledger entries, and move the cursor.
 
         Returns the ids that were new. An id already present with the same content is ignored; with
-        different content it is quarantined and reported, and the batch goes on.
+        different content it is quarantined and reported, and the batch goes on. `journal_id` is stable and
+        unique to one journal, `position` belongs to the last event of the batch; the cursor never moves
+        back. Called from the shipper's thread, and again with the same batch after any exception.
+
+        Raises:
+            StoreUnavailable: nothing is known to be written; the batch is shipped again.
         """
 
     def cursor(self, journal_id: str) -> int:
