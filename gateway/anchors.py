@@ -18,7 +18,7 @@ EXPERT_ID_LENGTH_MAX = 64
 """Longest expert id; longer names in a directive are ordinary text."""
 
 _DIRECTIVE = re.compile(
-    r"\s*【专家锚定[：:]\s*([a-z0-9][a-z0-9-]{0,%d})\s*】\s*\Z" % (EXPERT_ID_LENGTH_MAX - 1)
+    rf"\s*【专家锚定[：:]\s*([a-z0-9][a-z0-9-]{{0,{EXPERT_ID_LENGTH_MAX - 1}}})\s*】\s*\Z"
 )
 
 NearMatches = Callable[[str], tuple[str, ...]]

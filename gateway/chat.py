@@ -23,9 +23,6 @@ CHOICES_MAX = 16
 OUTPUT_TOKENS_MAX = 1_000_000
 """Bound on a client's own cap before arithmetic."""
 
-ROUTING_TEXT_MAX = 4_096
-"""Code points of human text that routing looks at; the gate cuts its own window out of them."""
-
 TOKENS_PER_MESSAGE = 16
 """Bound on what a chat template adds around one message, in tokens."""
 

@@ -1,14 +1,16 @@
 """What a backend's chat answer says about usage and content. Pure.
 
 Reads complete answers and streamed chunks with typed views that look only at the members metering
-needs; never changes a byte. Reported figures are handed on as they are: `billing.usage_truth` decides what they are worth.
+needs; never changes a byte. Reported figures are handed on as they are: `billing.usage_truth` decides
+what they are worth.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from billing.usage_truth import ReportedUsage
 from gateway.errors import BackendBroken
 
 DONE = b"[DONE]"
@@ -50,22 +52,11 @@ class ChunkReading:
     """One streamed chunk: whether it carries content, is only usage, ends the stream, or is an error."""
 
     content_count: int = 0
-    usage: dict[str, Any] | None = None
+    usage: ReportedUsage | None = None
     is_usage_only: bool = False
     is_done: bool = False
     is_finish: bool = False
     error: dict[str, Any] | None = None
-
-
-@dataclass(slots=True)
-class StreamReading:
-    """What a stream has said so far; the last usage seen wins, usage is never summed."""
-
-    usage: dict[str, Any] | None = None
-    content_count: int = 0
-    is_done: bool = False
-    is_finished: bool = False
-    flags: list[str] = field(default_factory=list)
 
 
 _DONE_READING = ChunkReading(is_done=True)
@@ -90,7 +81,7 @@ def read_chunk(data: bytes) -> ChunkReading:
         error = chunk.error if isinstance(chunk.error, dict) else {"message": str(chunk.error)}
         return ChunkReading(error=error)
     choices = chunk.choices or []
-    usage = chunk.usage if isinstance(chunk.usage, dict) else None
+    usage = None if chunk.usage is None else reported_usage(chunk.usage)
     return ChunkReading(
         content_count=sum(1 for choice in choices if _has_content(choice)),
         usage=usage,
@@ -99,8 +90,8 @@ def read_chunk(data: bytes) -> ChunkReading:
     )
 
 
-def read_answer(body: bytes) -> dict[str, Any] | None:
-    """Return the usage object of a complete answer, or None when it has none.
+def read_answer(body: bytes) -> ReportedUsage:
+    """Return the usage that a complete answer reports; all None when it reports none.
 
     Raises:
         BackendBroken: the body isn't a JSON object, or is an error that came with a success status.
@@ -111,7 +102,24 @@ def read_answer(body: bytes) -> dict[str, Any] | None:
         raise BackendBroken(f"the answer isn't a chat completion: {exc}") from exc
     if answer.error is not None and answer.choices is None:
         raise BackendBroken("the backend answered with an error inside a success")
-    return answer.usage if isinstance(answer.usage, dict) else None
+    return reported_usage(answer.usage)
+
+
+def reported_usage(usage: object) -> ReportedUsage:
+    """Return the figures of a usage object, whatever they are; cached and reasoning tokens are parts."""
+    if not isinstance(usage, dict):
+        return ReportedUsage()
+    return ReportedUsage(
+        input_tokens=usage.get("prompt_tokens"),
+        output_tokens=usage.get("completion_tokens"),
+        cached_input_tokens=_detail(usage, "prompt_tokens_details", "cached_tokens"),
+        reasoning_tokens=_detail(usage, "completion_tokens_details", "reasoning_tokens"),
+    )
+
+
+def _detail(usage: dict[str, object], details: str, name: str) -> object:
+    inner = usage.get(details)
+    return inner.get(name) if isinstance(inner, dict) else None
 
 
 def _has_content(choice: _Choice) -> bool:

@@ -34,6 +34,9 @@ class BackendAnswer(Protocol):
             BackendTimeout: nothing arrived for the idle time.
         """
 
+    async def drain(self, timeout_s: float) -> None:
+        """Read what is left to the end, so that the connection can be used again; give up after `timeout_s`."""
+
     def close(self) -> None:
         """Drop the answer at once, without awaiting; safe to call twice and from a ``finally``."""
 

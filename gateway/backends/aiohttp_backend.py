@@ -4,9 +4,10 @@ Source of the choice and of the reuse guard: docs/adr/0005. Rebuilds every reque
 the client reaches a backend.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,6 +144,16 @@ class AiohttpAnswer:
                 raise BackendBroken(f"the backend's answer is over {size_bytes_max} bytes")
             pieces.append(chunk)
         return b"".join(pieces)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Read to the end when that is near, so that the connection goes back to the pool."""
+        content = self._response.content
+        if content.at_eof():
+            return
+        with suppress(BackendBroken, BackendTimeout), _translated_errors():
+            async with asyncio.timeout(timeout_s):
+                async for _ in content.iter_any():
+                    continue
 
     def close(self) -> None:
         """Close the connection unless the body was read to its end, in which case it was pooled."""

@@ -1,0 +1,41 @@
+"""Structured logs: one JSON object a line, constant event names, ids and numbers as fields.
+
+Never prompts, customers' terms or credentials; a filter masks whatever looks like one of our keys as a second net.
+"""
+
+import json
+import logging
+import re
+import sys
+from datetime import UTC, datetime
+
+_KEY = re.compile(r"eg_[0-9A-Za-z]{20,}")
+_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats a record as one JSON object; fields come from ``extra``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line for `record`."""
+        fields: dict[str, object] = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+        }
+        fields.update(
+            (name, value) for name, value in record.__dict__.items() if name not in _STANDARD
+        )
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return _KEY.sub("eg_…", json.dumps(fields, ensure_ascii=False, default=str))
+
+
+def configure_logging(level: str = "INFO") -> None:
+    """Send every record of this process to stderr as JSON lines."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    # One line per request is ours; uvicorn's own chatter starts at warnings.
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
