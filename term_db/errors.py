@@ -5,7 +5,8 @@ TermDbError
 ├── TermConflict         the same folded variant is claimed by two concepts
 ├── UnknownConcept       the concept id is not in the dictionary
 ├── UnknownVersion       the requested snapshot version was never published
-└── CorruptSnapshot      a snapshot file fails its checksum, count or format check
+├── CorruptSnapshot      a snapshot file fails its checksum, count or format check
+└── StoreUnavailable     the dictionary's database can't be opened, read or written
 """
 
 
@@ -23,11 +24,23 @@ class InvalidTerm(TermDbError):
 
 
 class TermConflict(TermDbError):
-    """Two concepts claim the same folded variant and neither declares a homonym."""
+    """Two concepts claim the same folded variant and neither declares a homonym.
 
-    def __init__(self, variant: str, concept_ids: tuple[str, ...]) -> None:
-        self.variant, self.concept_ids = variant, concept_ids
-        super().__init__(f"variant {variant!r} is claimed by {', '.join(concept_ids)}")
+    `place` says where the variant stands (file and line) when it came from a file; `more_count` is the
+    number of further conflicts.
+    """
+
+    def __init__(
+        self, variant: str, concept_ids: tuple[str, ...], *, place: str = "", more_count: int = 0
+    ) -> None:
+        self.variant, self.concept_ids, self.place = variant, concept_ids, place
+        self.more_count = more_count
+        prefix = f"{place}: " if place else ""
+        more = f" (and {more_count} more conflicts)" if more_count else ""
+        super().__init__(
+            f"{prefix}variant {variant!r} is claimed by {', '.join(concept_ids)}{more};"
+            " remove it from all but one of them"
+        )
 
 
 class UnknownConcept(TermDbError):
@@ -48,6 +61,14 @@ class UnknownVersion(TermDbError):
 
 class CorruptSnapshot(TermDbError):
     """The snapshot file is damaged or of an unknown format; the one in use stays in use."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path, self.reason = path, reason
+        super().__init__(f"{path}: {reason}")
+
+
+class StoreUnavailable(TermDbError):
+    """The dictionary's database can't be opened, read or written."""
 
     def __init__(self, path: str, reason: str) -> None:
         self.path, self.reason = path, reason

@@ -4,6 +4,7 @@ Owns the vocabulary that `term_db` decides about. Holds no behaviour beyond vali
 """
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import NewType
 
@@ -105,3 +106,66 @@ class NormalisedText:
     text: str
     matches: tuple[TermMatch, ...]
     rewritten_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """One variant that several concepts claim; `variant` is one of its written forms."""
+
+    variant: str
+    concept_ids: tuple[ConceptId, ...]
+
+
+class Change(StrEnum):
+    """What one edit did to a concept."""
+
+    ADDED = "added"
+    CHANGED = "changed"
+    REMOVED = "removed"
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One edit of one concept: when, by whom, and the concept before and after it."""
+
+    changed_at: datetime
+    actor: str
+    concept_id: ConceptId
+    change: Change
+    before: Concept | None
+    after: Concept | None
+
+
+@dataclass(frozen=True, slots=True)
+class ImportReport:
+    """What an import did, or with a dry run would do, to the concepts of the dictionary."""
+
+    added: tuple[ConceptId, ...]
+    changed: tuple[ConceptId, ...]
+    removed: tuple[ConceptId, ...]
+    unchanged_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedVersion:
+    """A published snapshot; `is_current` marks the one in force. `digest` identifies its content."""
+
+    version: DictionaryVersion
+    published_at: datetime
+    digest: str
+    concept_count: int
+    variant_count: int
+    is_current: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DictionaryStats:
+    """Sizes of the source of truth and of the version in force (0: none was published)."""
+
+    concept_count: int
+    term_count: int
+    terms_by_lang: tuple[tuple[str, int], ...]
+    concepts_by_domain: tuple[tuple[str, int], ...]
+    version: DictionaryVersion
+    served_concept_count: int
+    served_variant_count: int

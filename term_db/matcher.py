@@ -1,0 +1,134 @@
+"""Finds dictionary terms in a text: one pass of an automaton, then the choice among what it reports.
+
+The automaton reports every occurrence of every variant; this module keeps, from left to right, the best
+one that is a word of its own, has the right letter case and touches no protected span. When the longest
+candidate fails a test the next shorter one at the same place is tried. Candidates at one place are
+ordered by length, then by their place in the entry list (exact-case first, then priority, then concept
+id): a total order. Pure; wraps the `daachorse` package, which no other module imports.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from daachorse import CharwiseDoubleArrayAhoCorasick
+
+from term_db.boundaries import Edges, edges_of, is_bounded
+from term_db.fold import OffsetMap, exact_form, fold
+from term_db.protection import ProtectedSpans, protected_spans
+
+MATCHES_PER_TEXT_MAX = 4096
+"""Matches kept per text; what follows the last one stays as it is. Bounds work and memory per prompt."""
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class Occurrence(NamedTuple):
+    """Entry number `entry` was found at ``[start, end)``, in code points of the original text."""
+
+    start: int
+    end: int
+    entry: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """What the matcher needs of one entry: its folded form and, for exact-case entries, the exact one."""
+
+    folded: str
+    exact: str | None = None
+
+
+class Matcher:
+    """An immutable automaton over folded patterns; the position of a pattern is its entry number.
+
+    Patterns that fold alike are tried in their order, so the caller's order is the priority. Safe to
+    share between threads.
+    """
+
+    __slots__ = ("_automaton", "_edges", "_patterns")
+
+    def __init__(self, patterns: Sequence[Pattern], automaton: bytes | None = None) -> None:
+        """Builds the automaton, or takes a serialised one of the same patterns.
+
+        Raises:
+            ValueError: `automaton` isn't a serialised automaton.
+        """
+        self._patterns = tuple(patterns)
+        self._edges: list[Edges | None] = [None] * len(self._patterns)
+        self._automaton: CharwiseDoubleArrayAhoCorasick | None = None
+        if not self._patterns:
+            return
+        if automaton is None:
+            self._automaton = CharwiseDoubleArrayAhoCorasick(
+                [pattern.folded for pattern in self._patterns]
+            )
+        else:
+            self._automaton = CharwiseDoubleArrayAhoCorasick.deserialize(automaton)
+
+    def __len__(self) -> int:
+        return len(self._patterns)
+
+    def serialise(self) -> bytes:
+        """The automaton as bytes; empty when there are no patterns."""
+        return b"" if self._automaton is None else bytes(self._automaton.serialize())
+
+    def serves(self, entry: int) -> bool:
+        """Whether the automaton reports pattern number `entry` on its own folded form."""
+        folded = self._patterns[entry].folded
+        whole = (0, len(folded), entry)
+        return self._automaton is not None and whole in self._automaton.find_overlapping(folded)
+
+    def find(self, text: str) -> list[Occurrence]:
+        """The chosen occurrences in `text`, ascending and disjoint, at most `MATCHES_PER_TEXT_MAX`."""
+        if self._automaton is None:
+            return []
+        folded = fold(text)
+        try:
+            hits = self._automaton.find_overlapping(folded.text)
+        except UnicodeEncodeError:  # a lone surrogate; one code point either way, so offsets stay
+            hits = self._automaton.find_overlapping(_SURROGATE.sub("\ufffd", folded.text))
+        if not hits:
+            return []
+        if len(hits) > 1:
+            hits.sort(key=_left_then_long)
+        return self._resolve(text, folded.text, folded.offsets, hits)
+
+    def _resolve(
+        self, text: str, folded: str, offsets: OffsetMap | None, hits: list[tuple[int, int, int]]
+    ) -> list[Occurrence]:
+        protected: ProtectedSpans | None = None
+        found: list[Occurrence] = []
+        position = 0
+        for start, end, entry in hits:
+            if start < position or not self._is_word(folded, start, end, entry):
+                continue
+            first: int | None = start
+            last: int | None = end
+            if offsets is not None:
+                first, last = offsets.start_of(start), offsets.end_of(end)
+            if first is None or last is None:
+                continue
+            exact = self._patterns[entry].exact
+            if exact is not None and exact_form(text[first:last]) != exact:
+                continue
+            if protected is None:
+                protected = ProtectedSpans(protected_spans(text))
+            if protected and protected.touches(first, last):
+                continue
+            found.append(Occurrence(first, last, entry))
+            if len(found) == MATCHES_PER_TEXT_MAX:
+                break
+            position = end
+        return found
+
+    def _is_word(self, folded: str, start: int, end: int, entry: int) -> bool:
+        edges = self._edges[entry]
+        if edges is None:  # decided on first use: most entries of a large dictionary never are
+            edges = self._edges[entry] = edges_of(self._patterns[entry].folded)
+        return is_bounded(folded, start, end, edges)
+
+
+def _left_then_long(hit: tuple[int, int, int]) -> tuple[int, int, int]:
+    return hit[0], -hit[1], hit[2]
