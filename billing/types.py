@@ -179,6 +179,16 @@ class Usage:
             raise ValueError("reasoning tokens are a part of the output tokens")
 
 
+@dataclass(frozen=True, slots=True)
+class UsageTotals:
+    """Sums of token counts over many events; like `Usage`, without its bound on one request."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
 class UsageSource(StrEnum):
     """Where the billed token counts come from."""
 
@@ -297,7 +307,7 @@ class InvoiceLine:
     amount: Money
     expert_id: ExpertId | None = None
     calls: int = 0
-    usage: Usage | None = None
+    usage: UsageTotals | None = None
     micropoints: MicroPoints = MicroPoints(0)
     covered_micropoints: MicroPoints = MicroPoints(0)
     expert_shares: tuple[tuple[ExpertId, int], ...] = ()

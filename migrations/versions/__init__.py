@@ -1,0 +1,1 @@
+"""The revisions, oldest first; each names what it does and can be taken back."""
