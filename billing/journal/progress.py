@@ -48,6 +48,10 @@ _COUNT_MAX = 2**62
 _CHECK_SET = 1 << 32
 """Added to checks, so that zeros are never valid."""
 
+_ZEROS = memoryview(bytes(SLOT_BYTES)).cast("Q")[:_CHECK]
+_NOWHERE = memoryview(bytearray(SLOT_BYTES)).cast("Q")
+"""Where calls on a slot go that was released; never read."""
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -102,7 +106,7 @@ class MappedSlot:
 
         Returns the index of the slot.
         """
-        self._words = memoryview(bytearray(SLOT_BYTES)).cast("Q")
+        self._words = _NOWHERE
         return self._index
 
 
@@ -137,8 +141,7 @@ class ProgressFile:
             raise MeteringUnavailable(f"{self.slots} requests are in flight already") from None
         words = self._words[index * _WORDS : (index + 1) * _WORDS]
         words[_CHECK] = 0
-        for word in (_BEGUN, _DONE, _BYTES, _CONTENT, _USAGE_CHECK):
-            words[word] = 0
+        words[:_CHECK] = _ZEROS
         words[_ID] = first
         words[_ID + 1] = second
         words[_CHECK] = _check(first, second)
