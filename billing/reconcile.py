@@ -202,8 +202,8 @@ def _amounts(sums: BookSums) -> Iterator[Finding]:
 def _numbers(sums: BookSums) -> Iterator[Finding]:
     used: dict[str, set[int]] = {}
     for invoice in sums.invoices:
-        series, _, number = invoice.number.rpartition("-")
-        used.setdefault(series, set()).add(int(number))
+        series, _, digits = invoice.number.rpartition("-")
+        used.setdefault(series, set()).add(int(digits))
     for series in sorted(used.keys() | sums.counters.keys()):
         wanted = set(range(1, sums.counters.get(series, 0) + 1))
         for number in sorted(wanted ^ used.get(series, set()))[:100]:
@@ -211,7 +211,7 @@ def _numbers(sums: BookSums) -> Iterator[Finding]:
 
 
 def _priced(micropoints: int, invoice: InvoiceSums) -> int:
-    digits = iso4217.Currency(invoice.currency).exponent
+    digits = int(iso4217.Currency(invoice.currency).exponent or 0)
     points = Fraction(micropoints, 1_000_000)
     price = Fraction(invoice.point_price_micros, 1_000_000)
     return _nearest(points * price * 10**digits)
