@@ -153,7 +153,8 @@ class Scheduler:
         """
         sequence = Sequence(request, on_event, TextStream(self._model.decode, request.stops))
         with self._wakeup:
-            if len(self._queued) >= self._queued_max or self._is_closing:
+            taken = len(self._active) + len(self._queued)
+            if taken >= self._active_max + self._queued_max or self._is_closing:
                 raise EngineBusy("waiting requests", self._queued_max, RETRY_AFTER_S)
             self._queued.append(sequence)
             self._window.change(request.expert_id, 1, self._clock())
@@ -244,21 +245,27 @@ class Scheduler:
     def _step(self, sequence: Sequence) -> list[Event]:
         """Take one step of `sequence`; return what happened, the end included."""
         started_s = self._clock()
-        if sequence.cache is None:
-            events, kind = self._begin(sequence), "prefill"
+        events: list[Event] = []
+        kind = "prefill"
+        if sequence.cache is None and (begun := self._begin(sequence)) is not None:
+            events = begun
         elif len(sequence.unread_ids) > PREFILL_TOKENS_MAX:
-            self._model.forward(self._next_ids(sequence), sequence.cache)
-            events, kind = [], "prefill"
+            self._model.forward(self._next_ids(sequence), self._cache_of(sequence))
         else:
             kind = "prefill" if sequence.completion_tokens == 0 else "decode"
-            events = self._decode(sequence, sequence.cache)
+            events = self._decode(sequence, self._cache_of(sequence))
         self._metrics.steps.labels(kind).inc()
         self._metrics.step_seconds.labels(kind).observe(self._clock() - started_s)
         return events
 
-    def _begin(self, sequence: Sequence) -> list[Event]:
-        # The prefix is always read in a step of its own, known or not: the same prompt then takes
-        # the same arithmetic, and a greedy answer does not depend on what was asked before.
+    def _cache_of(self, sequence: Sequence) -> Cache:
+        assert sequence.cache is not None
+        return sequence.cache
+
+    def _begin(self, sequence: Sequence) -> list[Event] | None:
+        """Give `sequence` its cache; return what happened, or None when the step is still free."""
+        # The prefix is always read by itself, known or not: the same prompt then takes the same
+        # arithmetic, and a greedy answer does not depend on what was asked before.
         prefix_ids = sequence.request.prefix_ids
         known = self._prefixes.get(prefix_ids)
         if not prefix_ids:
@@ -277,7 +284,7 @@ class Scheduler:
         del sequence.unread_ids[: len(prefix_ids)]
         if sequence.request.max_tokens == 0:
             return [Preheated(len(prefix_ids), known is not None)]
-        return []
+        return [] if prefix_ids and known is None else None
 
     def _next_ids(self, sequence: Sequence) -> list[int]:
         ids = sequence.unread_ids[:PREFILL_TOKENS_MAX]
