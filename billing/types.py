@@ -137,6 +137,15 @@ class Customer:
 
 
 @dataclass(frozen=True, slots=True)
+class Project:
+    """A part of a customer; its id is unique among all customers."""
+
+    project_id: ProjectId
+    customer_id: CustomerId
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class ApiKey:
     """A credential without its secret: digest (hex HMAC-SHA256), last four characters, owner."""
 

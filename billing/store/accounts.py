@@ -29,6 +29,7 @@ from billing.types import (
     Package,
     PackageId,
     PriceVersion,
+    Project,
     ProjectId,
     RateCard,
     Rates,
@@ -43,15 +44,6 @@ AUDIT_ENTRIES_MAX = 10_000
 """Audit entries returned at once."""
 
 _EPOCH = "accounts"
-
-
-@dataclass(frozen=True, slots=True)
-class Project:
-    """A part of a customer; its id is unique among all customers."""
-
-    project_id: ProjectId
-    customer_id: CustomerId
-    name: str
 
 
 @dataclass(frozen=True, slots=True)

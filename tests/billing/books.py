@@ -4,7 +4,7 @@ import itertools
 from datetime import UTC, datetime
 
 from billing.catalog import apply_catalog, parse_catalog
-from billing.store.accounts import Project, SqlAccountsStore
+from billing.store.accounts import SqlAccountsStore
 from billing.store.invoices import SqlInvoiceStore
 from billing.store.ledger import SqlLedgerStore
 from billing.types import (
@@ -16,6 +16,7 @@ from billing.types import (
     MicroPoints,
     PackageId,
     PriceVersion,
+    Project,
     ProjectId,
     SlaTierId,
     Subscription,
