@@ -17,6 +17,7 @@ Pure: owns no table of terms and knows nothing of word boundaries (`boundaries`)
 import re
 import unicodedata
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -25,6 +26,9 @@ UNICODE_VERSION = unicodedata.unidata_version
 
 SEGMENT_CACHE_SIZE = 8192
 """Folded segments remembered; natural text has far fewer different ones that need work."""
+
+CLUSTER_CHARS_MAX = 8
+"""Longest irregular stretch that is remembered; longer ones are seldom met twice."""
 
 _VARIATION_SELECTORS = "\u180b-\u180d\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef"
 _IGNORABLES = (
@@ -47,16 +51,37 @@ _NOT_ONE_TO_ONE = (
     "\u2469-\u24b5\u2a0c\u2a74-\u2a76\u2adc\u2cef-\u2cf1\u2d7f\u2de0-\u2dff\u302a-\u302f"
     "\u3099-\u309c\u309f\u30ff\u3133-\u318e\u3200-\u33ff\ua66f-\ua67d\ua69e\ua69f\ua6f0\ua6f1"
     "\ua800-\ua82c\ua880-\uabff\ufb00-\ufdff\ufe00-\ufe30\ufe49-\ufe4c\ufe70-\ufeff"
-    "\uff9e-\uffdc\uffe3\ufff0-\ufff8\U00010100-\U0001d3ff\U0001da00-\U0001daff"
-    "\U0001e000-\U0001efff\U0001f100-\U0001f24f\U000e0000-\U000e0fff"
+    "\uff9e-\uffdc\uffe3\ufff0-\ufff8"
+)
+_NOT_ONE_TO_ONE_ASTRAL = (
+    "\U00010100-\U0001d3ff\U0001da00-\U0001daff\U0001e000-\U0001efff\U0001f100-\U0001f24f"
+    "\U000e0000-\U000e0fff"
+)
+_WHITE_CHARACTERS = frozenset(" \t\n\r\xa0\u202f\u205f\u3000").union(
+    map(chr, range(0x2000, 0x200B))
 )
 _LONE_SPACES = frozenset("\t\n\r\x85\u1680\u2028\u2029")
+_WIDE_PUNCTUATION = tuple(zip("，：；？！（）", ",:;?!()", strict=True))
 _WHITE = " \t\n\r\xa0\u2000-\u200a\u202f\u205f\u3000"
 
+# Several looks, because `re` answers quickly for few ranges or for one plane (a bitmap), slowly for a list
+# across planes. Chinese and English prose passes the first, most texts the second, those with emoji the third.
+_COMMON = re.compile(
+    "[\x00-\x7f\u2010-\u2016\u2018-\u2024\u3000-\u3029\u3041-\u3098\u30a0-\u30fe\u3400-\u9fff"
+    "\uff01-\uff60]*"
+)
 _HARD = re.compile(f"[{_NOT_ONE_TO_ONE}]")
-_IRREGULAR = re.compile(f"[{_WHITE}]{{2,}}|[^{_NOT_ONE_TO_ONE}]?[{_NOT_ONE_TO_ONE}]+")
-_WHITE_RUN = re.compile(f"[{_WHITE}]{{2,}}")
-_IGNORABLE = re.compile(f"[{_IGNORABLES}]")
+_ASTRAL = re.compile("[\U00010000-\U0010ffff]")
+_HARD_ASTRAL = re.compile(f"[{_NOT_ONE_TO_ONE_ASTRAL}]")
+
+
+def _irregular(hard: str) -> re.Pattern[str]:
+    """Finds runs of white space and of `hard` characters; starts with one class, which `re` skips to fast."""
+    return re.compile(f"[{_WHITE}{hard}](?:(?<=[{_WHITE}])[{_WHITE}]+|(?<=[{hard}])[{hard}]*)")
+
+
+_IRREGULAR = _irregular(_NOT_ONE_TO_ONE)
+_IRREGULAR_ASTRAL = _irregular(_NOT_ONE_TO_ONE + _NOT_ONE_TO_ONE_ASTRAL)
 _VARIATION_SELECTOR = re.compile(f"[{_VARIATION_SELECTORS}]")
 _INVISIBLE = re.compile(f"[{_IGNORABLES}{_VARIATION_SELECTORS}]")
 _ANY_WHITE_RUN = re.compile(r"\s+")
@@ -106,8 +131,11 @@ def fold(text: str) -> FoldedText:
     """The folded form of `text` and the way back to its positions (code points)."""
     if text.isascii():
         folded = _plain_white(text.lower())
-    elif _HARD.search(text) is None:
-        folded = _plain_white(unicodedata.normalize("NFKC", text).casefold())
+    elif _COMMON.fullmatch(text) is not None or (
+        _HARD.search(text) is None
+        and (_ASTRAL.search(text) is None or _HARD_ASTRAL.search(text) is None)
+    ):
+        folded = _fold_bulk(text)
     else:
         return _fold_irregular(text)
     return _fold_irregular(text) if "  " in folded else FoldedText(folded)
@@ -125,6 +153,20 @@ def exact_form(text: str) -> str:
     return _ANY_WHITE_RUN.sub(" ", unicodedata.normalize("NFKC", _INVISIBLE.sub("", text)))
 
 
+def _fold_bulk(text: str) -> str:
+    """The fold of a text that folds character by character.
+
+    Normalising is what costs, and in Chinese prose it is needed for the punctuation only. With that
+    out of the way most texts pass the quick check.
+    """
+    if not unicodedata.is_normalized("NFKC", text):
+        for wide, narrow in _WIDE_PUNCTUATION:
+            text = text.replace(wide, narrow)
+        if not unicodedata.is_normalized("NFKC", text):
+            text = unicodedata.normalize("NFKC", text)
+    return _plain_white(text.casefold())
+
+
 def _plain_white(folded: str) -> str:
     return folded.replace("\n", " ").replace("\t", " ").replace("\r", " ")
 
@@ -136,16 +178,29 @@ def _fold_irregular(text: str) -> FoldedText:
     folded_ends: list[int] = []
     starts: list[int] = []
     ends: list[int] = []
-    done = 0
-    length = 0
-    for found in _IRREGULAR.finditer(text):
+    done = length = 0
+    irregular = _IRREGULAR if _ASTRAL.search(text) is None else _IRREGULAR_ASTRAL
+    for found in irregular.finditer(text):
         start, end = found.span()
+        if text[start] in _WHITE_CHARACTERS:
+            is_paragraph_break = text.count("\n", start, end) > 1
+            pieces: Sequence[tuple[str, int]] = (
+                ("\n" if is_paragraph_break else " ", end - start),
+            )
+        else:
+            if start > done:
+                start -= 1  # the character that marks attach to
+            is_before_letter = end < len(text) and text[end].isalnum()
+            fold_cluster = (
+                _fold_cluster if end - start > CLUSTER_CHARS_MAX else _fold_cluster_cached
+            )
+            pieces = fold_cluster(text[start:end], is_before_letter)
         if start > done:
-            bulk = _plain_white(unicodedata.normalize("NFKC", text[done:start]).casefold())
+            bulk = _fold_bulk(text[done:start])
             parts.append(bulk)
             length += len(bulk)
         done = end
-        for piece, width in _fold_cluster(text, start, end):
+        for piece, width in pieces:
             parts.append(piece)
             if len(piece) != 1 or width != 1:
                 folded_starts.append(length)
@@ -155,7 +210,7 @@ def _fold_irregular(text: str) -> FoldedText:
             length += len(piece)
             start += width
     if done < len(text):
-        parts.append(_plain_white(unicodedata.normalize("NFKC", text[done:]).casefold()))
+        parts.append(_fold_bulk(text[done:]))
     folded = "".join(parts)
     if not starts:
         return FoldedText(folded)
@@ -163,22 +218,22 @@ def _fold_irregular(text: str) -> FoldedText:
     return FoldedText(folded, offsets)
 
 
-def _fold_cluster(text: str, start: int, end: int) -> list[tuple[str, int]]:
-    """The segments of ``text[start:end]`` as (folded segment, number of original characters)."""
-    if _WHITE_RUN.fullmatch(text, start, end):
-        has_blank_line = text.count("\n", start, end) > 1
-        return [("\n" if has_blank_line else " ", end - start)]
+def _fold_cluster(cluster: str, is_before_letter: bool) -> tuple[tuple[str, int], ...]:
+    """The segments of `cluster` as (folded segment, number of original characters).
+
+    `is_before_letter` says what follows the cluster: an ignorable at its end vanishes before a letter.
+    """
     pieces: list[tuple[str, int]] = []
     segment, width = "", 0
-    for index in range(start, end):
-        character = text[index]
-        if _VARIATION_SELECTOR.match(character) and segment and _is_letter(segment[-1]):
-            width += 1
-        elif _IGNORABLE.match(character):
+    for index, character in enumerate(cluster):
+        if _INVISIBLE.match(character):
+            if _VARIATION_SELECTOR.match(character) and segment and _is_letter(segment[-1]):
+                width += 1
+                continue
             if width:
                 pieces.append((_fold_segment(segment), width))
             segment, width = "", 0
-            is_dropped = _joins_letters(text, index)
+            is_dropped = _joins_letters(cluster, index, is_before_letter)
             pieces.append(("" if is_dropped else character, 1))
         elif width and attaches(character):
             segment, width = segment + character, width + 1
@@ -188,20 +243,22 @@ def _fold_cluster(text: str, start: int, end: int) -> list[tuple[str, int]]:
             segment, width = character, 1
     if width:
         pieces.append((_fold_segment(segment), width))
-    return pieces
+    return tuple(pieces)
 
 
-def _joins_letters(text: str, index: int) -> bool:
+_fold_cluster_cached = lru_cache(maxsize=SEGMENT_CACHE_SIZE)(_fold_cluster)
+
+
+def _joins_letters(cluster: str, index: int, is_before_letter: bool) -> bool:
     """Whether the ignorable at `index` stands, with its like, between two letters."""
-    before = index - 1
-    while before >= 0 and _INVISIBLE.match(text[before]):
-        before -= 1
-    after = index + 1
-    while after < len(text) and _INVISIBLE.match(text[after]):
-        after += 1
-    return (
-        before >= 0 and after < len(text) and _is_letter(text[before]) and _is_letter(text[after])
-    )
+    before = cluster[:index].rstrip(_all_invisible(cluster))
+    after = cluster[index:].lstrip(_all_invisible(cluster))
+    has_letter_after = _is_letter(after[0]) if after else is_before_letter
+    return bool(before) and _is_letter(before[-1]) and has_letter_after
+
+
+def _all_invisible(cluster: str) -> str:
+    return "".join(_INVISIBLE.findall(cluster))
 
 
 def _is_letter(character: str) -> bool:

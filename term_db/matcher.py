@@ -91,9 +91,9 @@ class Matcher:
             hits = self._automaton.find_overlapping(_SURROGATE.sub("\ufffd", folded.text))
         if not hits:
             return []
-        if len(hits) > 1:
-            hits.sort(key=_left_then_long)
-        return self._resolve(text, folded.text, folded.offsets, hits)
+        # From left to right, the longest first, then in the order of the entries.
+        ordered = sorted([(start, -end, entry) for start, end, entry in hits])
+        return self._resolve(text, folded.text, folded.offsets, ordered)
 
     def _resolve(
         self, text: str, folded: str, offsets: OffsetMap | None, hits: list[tuple[int, int, int]]
@@ -101,34 +101,30 @@ class Matcher:
         protected: ProtectedSpans | None = None
         found: list[Occurrence] = []
         position = 0
-        for start, end, entry in hits:
-            if start < position or not self._is_word(folded, start, end, entry):
+        for start, negative_end, entry in hits:
+            if start < position:
                 continue
-            first: int | None = start
-            last: int | None = end
+            end = -negative_end
+            edges = self._edges[entry]
+            if edges is None:  # decided on first use: most entries of a large dictionary never are
+                edges = self._edges[entry] = edges_of(self._patterns[entry].folded)
+            if not is_bounded(folded, start, end, edges):
+                continue
+            first, last = start, end
             if offsets is not None:
-                first, last = offsets.start_of(start), offsets.end_of(end)
-            if first is None or last is None:
-                continue
+                origin, limit = offsets.start_of(start), offsets.end_of(end)
+                if origin is None or limit is None:
+                    continue
+                first, last = origin, limit
             exact = self._patterns[entry].exact
             if exact is not None and exact_form(text[first:last]) != exact:
                 continue
             if protected is None:
                 protected = ProtectedSpans(protected_spans(text))
-            if protected and protected.touches(first, last):
+            if protected.touches(first, last):
                 continue
             found.append(Occurrence(first, last, entry))
             if len(found) == MATCHES_PER_TEXT_MAX:
                 break
             position = end
         return found
-
-    def _is_word(self, folded: str, start: int, end: int, entry: int) -> bool:
-        edges = self._edges[entry]
-        if edges is None:  # decided on first use: most entries of a large dictionary never are
-            edges = self._edges[entry] = edges_of(self._patterns[entry].folded)
-        return is_bounded(folded, start, end, edges)
-
-
-def _left_then_long(hit: tuple[int, int, int]) -> tuple[int, int, int]:
-    return hit[0], -hit[1], hit[2]

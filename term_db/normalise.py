@@ -11,9 +11,9 @@ starts with the rewrites that the first one gave up, tries the same texts in the
 them up again.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence, Set
 
+from term_db.matcher import Occurrence
 from term_db.snapshot import Snapshot
 from term_db.types import NormalisedText, Span, TermAction, TermMatch
 
@@ -33,37 +33,32 @@ def normalise(
     """
     if mode is TermAction.OFF:
         return NormalisedText(text, (), 0)
-    matches = _matches(snapshot, text, mode)
-    rewrites = [
-        index
-        for index, match in enumerate(matches)
-        if match.action is TermAction.REWRITE and match.surface != match.preferred
-    ]
-    if not rewrites:
-        return NormalisedText(text, tuple(matches), 0)
-    kept = set(rewrites)
-    for _ in range(ROUNDS_MAX):
-        candidate, spans = _rewritten(text, matches, kept)
-        found = _matches(snapshot, candidate, mode)
-        unstable = _unstable(matches, spans, found, kept)
-        if not unstable:
-            break
-        kept -= unstable
-        if not kept:
-            candidate = text
-            break
-    else:
-        kept.clear()
-        candidate = text
-    for index in rewrites:
-        if index not in kept:
-            matches[index] = replace(matches[index], action=TermAction.TAG)
-    return NormalisedText(candidate, tuple(matches), len(kept))
+    found = snapshot.find(text)
+    if not found:
+        return NormalisedText(text, (), 0)
+    forms = {}
+    if mode is TermAction.REWRITE:
+        forms = {
+            index: form
+            for index, (start, end, entry) in enumerate(found)
+            if (form := snapshot.rewrite_of(entry)) is not None and text[start:end] != form
+        }
+    if not forms:
+        return NormalisedText(text, _matches(snapshot, text, found, mode, frozenset()), 0)
+    result, kept = _stable_rewrite(snapshot, text, found, forms)
+    given_up = forms.keys() - kept.keys()
+    return NormalisedText(result, _matches(snapshot, text, found, mode, given_up), len(kept))
 
 
-def _matches(snapshot: Snapshot, text: str, mode: TermAction) -> list[TermMatch]:
+def _matches(
+    snapshot: Snapshot,
+    text: str,
+    found: Sequence[Occurrence],
+    mode: TermAction,
+    given_up: Set[int],
+) -> tuple[TermMatch, ...]:
     matches = []
-    for start, end, entry in snapshot.find(text):
+    for index, (start, end, entry) in enumerate(found):
         concept_id, lang, preferred, action, expert_hint = snapshot.entry(entry)
         if action is TermAction.OFF:
             continue  # such a concept only shields its spelling from shorter terms inside it
@@ -75,65 +70,75 @@ def _matches(snapshot: Snapshot, text: str, mode: TermAction) -> list[TermMatch]
                 concept_id,
                 lang,
                 surface if preferred is None else preferred,
-                TermAction.TAG if mode is TermAction.TAG else action,
+                TermAction.TAG if mode is TermAction.TAG or index in given_up else action,
                 expert_hint,
             )
         )
-    return matches
+    return tuple(matches)
+
+
+def _stable_rewrite(
+    snapshot: Snapshot, text: str, found: Sequence[Occurrence], forms: dict[int, str]
+) -> tuple[str, dict[int, str]]:
+    """The text with as many of `forms` (index of the occurrence → new form) as hold, and those."""
+    kept = dict(forms)
+    for _ in range(ROUNDS_MAX):
+        candidate, spans = _rewritten(text, found, kept)
+        unstable = _unstable(snapshot, found, spans, snapshot.find(candidate), kept)
+        if not unstable:
+            return candidate, kept
+        kept = {index: form for index, form in kept.items() if index not in unstable}
+        if not kept:
+            break
+    return text, {}
 
 
 def _rewritten(
-    text: str, matches: Sequence[TermMatch], kept: set[int]
+    text: str, found: Sequence[Occurrence], kept: Mapping[int, str]
 ) -> tuple[str, list[tuple[int, int]]]:
-    """The text with the `kept` matches rewritten, and where every match stands in it."""
+    """The text with the `kept` forms in place, and where every occurrence stands in it."""
     parts: list[str] = []
     spans: list[tuple[int, int]] = []
-    position = length = 0
-    for index, match in enumerate(matches):
-        start, end = match.span.start, match.span.end
+    position = shift = 0
+    for index, (start, end, _) in enumerate(found):
+        form = kept.get(index)
+        if form is None:
+            spans.append((start + shift, end + shift))
+            continue
         parts.append(text[position:start])
-        length += start - position
-        form = match.preferred if index in kept else match.surface
         parts.append(form)
-        spans.append((length, length + len(form)))
-        length += len(form)
         position = end
+        spans.append((start + shift, start + shift + len(form)))
+        shift += len(form) - (end - start)
     parts.append(text[position:])
     return "".join(parts), spans
 
 
 def _unstable(
-    matches: Sequence[TermMatch],
+    snapshot: Snapshot,
+    found: Sequence[Occurrence],
     spans: Sequence[tuple[int, int]],
-    found: Sequence[TermMatch],
-    kept: set[int],
-) -> set[int]:
-    """The kept rewrites to give up: those at a difference between expected and found matches.
+    again: Sequence[Occurrence],
+    kept: Mapping[int, str],
+) -> Set[int]:
+    """The kept rewrites to give up: those at a difference between what must and what was found again.
 
     Empty when the two agree; all of them when a difference lies at no rewrite.
     """
-    expected = {
-        (*span, match.concept_id, match.preferred if index in kept else None)
-        for index, (span, match) in enumerate(zip(spans, matches, strict=True))
-    }
-    rewritten = {spans[index] for index in kept}
-    actual = {
-        (
-            match.span.start,
-            match.span.end,
-            match.concept_id,
-            match.preferred if (match.span.start, match.span.end) in rewritten else None,
-        )
-        for match in found
-    }
-    differences = expected ^ actual
-    if not differences:
-        return set()
+    expected = {}
+    for index, ((_, _, entry), span) in enumerate(zip(found, spans, strict=True)):
+        expected[span] = (snapshot.owner_of(entry), kept.get(index))
+    actual = {}
+    for start, end, entry in again:
+        span = (start, end)
+        form = snapshot.rewrite_of(entry) if expected.get(span, (0, None))[1] is not None else None
+        actual[span] = (snapshot.owner_of(entry), form)
+    if expected == actual:
+        return frozenset()
+    differences = [span for span, _ in expected.items() ^ actual.items()]
     touched = {
         index
         for index in kept
-        if any(
-            start <= spans[index][1] and spans[index][0] <= end for start, end, *_ in differences
-        )
+        if any(start <= spans[index][1] and spans[index][0] <= end for start, end in differences)
     }
-    return touched or set(kept)
+    return touched or kept.keys()

@@ -14,6 +14,9 @@ from term_db.types import Span
 LOCAL_PART_CHARS_MAX = 64
 """Longest local part of an e-mail address (RFC 5321, 4.5.3.1.1)."""
 
+SCHEME_CHARS_MAX = 32
+"""Longest URL scheme that is recognised."""
+
 JSON_KEY_CHARS_MAX = 256
 """Longest JSON key that is recognised; a longer string in that place is taken for prose."""
 
@@ -25,15 +28,12 @@ _TICKS = re.compile(r"`+")
 _URL_STOPS = (
     r"<>\"`\u3000-\u3002\u3008-\u3011\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f\u201c\u201d"
 )
-_URL = re.compile(
-    r"(?<![A-Za-z0-9+.\-])(?:[A-Za-z][A-Za-z0-9+.\-]{0,31}://|(?:www\.|mailto:)(?=[A-Za-z0-9]))"
-    rf"(?:[^()\s{_URL_STOPS}]|\([^()\s{_URL_STOPS}]{{0,{TAG_CHARS_MAX}}}\))+",
-    re.IGNORECASE,
+_URL_BODY = re.compile(
+    rf"[^()\s{_URL_STOPS}]+(?:\([^()\s{_URL_STOPS}]{{0,{TAG_CHARS_MAX}}}\)[^()\s{_URL_STOPS}]*+)*+"
 )
-_EMAIL = re.compile(
-    rf"(?<![A-Za-z0-9._%+\-])[A-Za-z0-9._%+\-]{{1,{LOCAL_PART_CHARS_MAX}}}"
-    r"@[A-Za-z0-9\-]{1,63}(?:\.[A-Za-z0-9\-]{1,63}){1,8}"
-)
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*$")
+_LOCAL_PART = re.compile(r"[A-Za-z0-9._%+\-]+$")
+_MAIL_DOMAIN = re.compile(r"[A-Za-z0-9\-]{1,63}(?:\.[A-Za-z0-9\-]{1,63}){1,8}")
 _JSON_KEY = re.compile(
     rf'[{{,]\s{{0,256}}("(?:[^"\\\n]|\\.){{0,{JSON_KEY_CHARS_MAX}}}")\s{{0,64}}:'
 )
@@ -51,11 +51,10 @@ class ProtectedSpans:
         self._starts = [span.start for span in spans]
         self._ends = [span.end for span in spans]
 
-    def __bool__(self) -> bool:
-        return bool(self._starts)
-
     def touches(self, start: int, end: int) -> bool:
         """Whether ``[start, end)`` shares a character with a protected span."""
+        if not self._starts:
+            return False
         last = bisect_right(self._starts, end - 1) - 1
         return last >= 0 and self._ends[last] > start
 
@@ -65,10 +64,12 @@ def protected_spans(text: str) -> tuple[Span, ...]:
     found: list[tuple[int, int]] = []
     if "`" in text or "~~~" in text:
         found.extend(_code(text))
-    if "://" in text or "www." in text or "mailto:" in text:
-        found.extend(match.span() for match in _URL.finditer(text))
+    if "://" in text:
+        found.extend(_around(text, "://", SCHEME_CHARS_MAX, _SCHEME, _URL_BODY))
+    if "www." in text:
+        found.extend(_after(text, "www."))
     if "@" in text:
-        found.extend(match.span() for match in _EMAIL.finditer(text))
+        found.extend(_around(text, "@", LOCAL_PART_CHARS_MAX, _LOCAL_PART, _MAIL_DOMAIN))
     if '"' in text and ":" in text:
         found.extend(match.span(1) for match in _JSON_KEY.finditer(text))
     if "<" in text:
@@ -121,6 +122,33 @@ def _inline_code(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
             yield run_start, end
             return
         index += 1
+
+
+def _around(
+    text: str, sign: str, before_max: int, before: re.Pattern[str], after: re.Pattern[str]
+) -> Iterator[tuple[int, int]]:
+    """What stands around each `sign`: `before` ends at it, `after` begins behind it."""
+    position = text.find(sign)
+    while position >= 0:
+        behind = position + len(sign)
+        head = before.search(text[max(0, position - before_max) : position])
+        # Looked for behind a proper beginning only: "://" over and over would make this quadratic.
+        tail = None if head is None else after.match(text, behind)
+        if head is not None and tail is not None:
+            yield position - len(head.group()), tail.end()
+            behind = tail.end()
+        position = text.find(sign, behind)
+
+
+def _after(text: str, sign: str) -> Iterator[tuple[int, int]]:
+    """Addresses that begin with `sign`."""
+    position = text.find(sign)
+    while position >= 0:
+        body = _URL_BODY.match(text, position)
+        end = position + len(sign) if body is None else body.end()
+        if not position or not (text[position - 1].isascii() and text[position - 1].isalnum()):
+            yield position, end
+        position = text.find(sign, end)
 
 
 def _tags(text: str) -> Iterator[tuple[int, int]]:

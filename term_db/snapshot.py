@@ -77,6 +77,17 @@ class Snapshot:
         """The chosen occurrences in `text`; see `Matcher.find`."""
         return self.matcher.find(text)
 
+    def owner_of(self, index: int) -> int:
+        """Which concept variant number `index` belongs to, as a number within this snapshot."""
+        return self._tables.owners[index]
+
+    def rewrite_of(self, index: int) -> str | None:
+        """What variant number `index` is rewritten to; None when its concept isn't rewritten."""
+        tables = self._tables
+        if tables.concepts[tables.owners[index]].action != _REWRITE:
+            return None
+        return tables.preferred[index]
+
     def entry(self, index: int) -> tuple[ConceptId, str, str | None, TermAction, str | None]:
         """Concept id, language, preferred form, action and expert hint of variant number `index`."""
         tables = self._tables
@@ -90,6 +101,7 @@ class Snapshot:
         )
 
 
+_REWRITE = TermAction.REWRITE.value
 _ACTIONS = {action.value: action for action in TermAction}
 
 
