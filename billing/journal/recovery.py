@@ -21,14 +21,23 @@ from billing.journal.records import (
     decode_outcome,
 )
 from billing.journal.segments import SEGMENT_BYTES, Disk, Segment, list_segments
-from billing.types import EventId, UsageIntent, UsageOutcome, UsageSource, UsageStatus
-from billing.usage_truth import Evidence, ReportedUsage, decide
+from billing.types import EventId, Usage, UsageIntent, UsageOutcome, UsageSource, UsageStatus
+from billing.usage_truth import (
+    FLAG_EXPERT_UNKNOWN,
+    FLAG_RECOVERED,
+    Evidence,
+    ReportedUsage,
+    decide,
+)
 
 SEGMENT_READ_BYTES_MAX = 64 * SEGMENT_BYTES
 """Bound on a segment read at recovery, whatever its writer's setting was."""
 
 FLAG_SLOT_LOST = "progress_lost"
 """The event's progress slot was missing or damaged: what was delivered isn't known, and is not billed."""
+
+_FLAGS_LOST = (FLAG_RECOVERED, FLAG_EXPERT_UNKNOWN, FLAG_SLOT_LOST)
+_NOTHING = Usage(0, 0)
 
 
 @dataclass(slots=True)
@@ -150,9 +159,16 @@ def recovered_outcomes(
 
 def recovered_outcome(intent: UsageIntent, slot: Progress | None, now: datetime) -> UsageOutcome:
     """Return the outcome of an intent whose process died, from what its slot says."""
-    is_lost = slot is None or slot.is_damaged
     if slot is None or slot.is_damaged:
-        slot = Progress(intent.event_id, 0, 0, 0, 0)
+        return UsageOutcome(
+            event_id=intent.event_id,
+            status=UsageStatus.ABORTED,
+            usage=_NOTHING,
+            usage_source=UsageSource.NONE,
+            ended_at=now,
+            flags=_FLAGS_LOST,
+            billed_calls=0,
+        )
     verdict = decide(
         intent,
         Evidence(
@@ -173,7 +189,7 @@ def recovered_outcome(intent: UsageIntent, slot: Progress | None, now: datetime)
         delivered_bytes=slot.bytes_done,
         reported_input_tokens=verdict.reported_input_tokens,
         reported_output_tokens=verdict.reported_output_tokens,
-        flags=(*verdict.flags, FLAG_SLOT_LOST) if is_lost else verdict.flags,
+        flags=verdict.flags,
         billed_calls=verdict.billed_calls,
     )
 
