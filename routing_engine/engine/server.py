@@ -79,6 +79,7 @@ def run(
         queued_max=settings.queued_max,
     )
     set_up_logging()
+    signals = _OwnSignals()
     if settings.parent_pid is not None:
         end_with_parent(settings.parent_pid)
     runtime = EngineRuntime(options, ExpertRegistry(experts), tell)
@@ -93,7 +94,7 @@ def run(
     )
     with _listen(host, port) as listener:
         tell(f"engine listening on http://{_shown(listener)}")
-        _leave_signals_to_uvicorn()
+        signals.is_uvicorns_turn = True
         _Server(config, runtime).run(sockets=[listener])
     logger.info("engine_ended")
 
@@ -157,14 +158,21 @@ def end_with_parent(parent_pid: int) -> None:
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()
 
 
-def _leave_signals_to_uvicorn() -> None:
-    # uvicorn takes the signals while it serves and raises them once more when it has ended, for
-    # whoever owned them before. That is us, and there is nothing left to do: the exit code is 0.
-    def ignore(_: int, __: FrameType | None) -> None:
-        return
+class _OwnSignals:
+    """Ends the process on a signal that comes before uvicorn listens to signals; ignores it after.
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, ignore)
+    uvicorn takes the signals while it serves and raises them once more when it has ended, for whoever
+    owned them before. That is us, and there is nothing left to do then: the exit code is 0.
+    """
+
+    def __init__(self) -> None:
+        self.is_uvicorns_turn = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._handle)
+
+    def _handle(self, _: int, __: FrameType | None) -> None:
+        if not self.is_uvicorns_turn:
+            raise SystemExit(0)
 
 
 def _listen(host: str, port: int) -> socket.socket:
