@@ -51,7 +51,7 @@ _LINES = schema.usage_lines.c
 _POSITION = sa.tuple_(_LINES.occurred_at, _LINES.event_id, _LINES.line_index)
 
 
-class SqlInvoiceStore:
+class SqlBooksStore:
     """`BooksStore` on SQLite or PostgreSQL."""
 
     def __init__(self, database: Database) -> None:

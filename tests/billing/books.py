@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from billing.catalog import apply_catalog, parse_catalog
 from billing.store.accounts import SqlAccountsStore
-from billing.store.invoices import SqlInvoiceStore
+from billing.store.invoices import SqlBooksStore
 from billing.store.ledger import SqlLedgerStore
 from billing.types import (
     CatalogVersion,
@@ -139,7 +139,7 @@ class Books:
         self.database = database
         self.accounts = SqlAccountsStore(database)
         self.ledger = SqlLedgerStore(database, clock=lambda: at("2026-12-31T00:00"))
-        self.invoices = SqlInvoiceStore(database)
+        self.invoices = SqlBooksStore(database)
         self._position = 0
 
     def open(self, *customers, **catalog):

@@ -14,15 +14,15 @@ from billing.types import BillingPeriod, Invoice, InvoiceLine, Money
 FORM = "expertgate.invoice.v1"
 
 
-def render_json(invoice: Invoice) -> bytes:
+def invoice_json(invoice: Invoice) -> bytes:
     """Return the invoice as UTF-8 JSON with sorted keys, no spaces and a final newline."""
     text = json.dumps(
-        invoice_document(invoice), sort_keys=True, ensure_ascii=False, separators=(",", ":")
+        document_of(invoice), sort_keys=True, ensure_ascii=False, separators=(",", ":")
     )
     return f"{text}\n".encode()
 
 
-def invoice_document(invoice: Invoice) -> dict[str, Any]:
+def document_of(invoice: Invoice) -> dict[str, Any]:
     """Return the invoice as plain JSON values."""
     return {
         "form": FORM,

@@ -10,11 +10,14 @@ from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from billing.money import decimal_text
 from billing.periods import zone_of
 from billing.types import BillingPeriod, Invoice, InvoiceLine, InvoiceStatus, LineKind, Money
+
+if TYPE_CHECKING:
+    import typst
 
 FONT_DIRECTORY_VARIABLE = "EXPERTGATE_FONT_DIR"
 """Environment variable with a folder of further fonts, e.g. for a host without Chinese ones."""
@@ -37,7 +40,7 @@ _CHINESE = (
 _MICROPOINTS_PER_POINT = 10**6
 
 
-def render_pdf(
+def invoice_pdf(
     invoice: Invoice, *, issuer: str = ISSUER, font_directory: Path | None = None
 ) -> bytes:
     """Return the invoice as PDF; equal invoices on one host give equal bytes.
@@ -49,14 +52,13 @@ def render_pdf(
     """
     import typst
 
-    paths = _font_paths(font_directory)
     document = pdf_data(invoice, issuer=issuer)
     document["fonts"] = font_families(font_directory)
     template = files("billing.documents").joinpath("invoice.typ").read_bytes()
     compiled: bytes = typst.compile(
         template,
         format="pdf",
-        font_paths=paths,
+        font_paths=_fonts(_font_paths(font_directory)),
         sys_inputs={"invoice": json.dumps(document, ensure_ascii=False, sort_keys=True)},
         timestamp=_timestamp(invoice),
     )
@@ -65,7 +67,8 @@ def render_pdf(
 
 def font_families(font_directory: Path | None = None) -> list[str]:
     """Return the families to set text in, best first, of those that typst finds on this host."""
-    return list(_families(tuple(_font_paths(font_directory))))
+    present = set(_fonts(_font_paths(font_directory)).families())
+    return [family for family in (*_LATIN, *_CHINESE) if family in present]
 
 
 def has_chinese_font(font_directory: Path | None = None) -> bool:
@@ -199,16 +202,16 @@ def _timestamp(invoice: Invoice) -> int:
     return int(instant.astimezone(UTC).timestamp())
 
 
-def _font_paths(font_directory: Path | None) -> list[str]:
+def _font_paths(font_directory: Path | None) -> tuple[str, ...]:
     if font_directory is not None:
-        return [str(font_directory)]
+        return (str(font_directory),)
     configured = os.environ.get(FONT_DIRECTORY_VARIABLE, "")
-    return [configured] if configured else []
+    return (configured,) if configured else ()
 
 
 @lru_cache(maxsize=8)
-def _families(paths: tuple[str, ...]) -> tuple[str, ...]:
+def _fonts(paths: tuple[str, ...]) -> "typst.Fonts":
+    # Looking through a host's fonts takes longer than setting an invoice.
     import typst
 
-    present = set(typst.Fonts(font_paths=list(paths)).families())
-    return tuple(family for family in (*_LATIN, *_CHINESE) if family in present)
+    return typst.Fonts(font_paths=list(paths))

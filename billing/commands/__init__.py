@@ -1,0 +1,1 @@
+"""The billing commands, one module per group; nothing heavy is loaded before a command runs."""
