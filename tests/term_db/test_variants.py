@@ -2,7 +2,6 @@
 
 import pytest
 
-from term_db.chinese_script import TRADITIONAL_TO_SIMPLIFIED
 from term_db.types import CaseRule, Concept, ConceptId, Conflict, Term, TermKind, TermStatus
 from term_db.variants import compile_variants, find_conflicts, plural_of
 
@@ -129,9 +128,3 @@ def test_exact_and_folded_conflict_but_two_exact_spellings_do_not():
 
 def test_one_concept_may_repeat_a_variant():
     assert find_conflicts([concept("a", Term("SQL", "en"), Term("SQL", "zh"))]) == ()
-
-
-def test_script_table_maps_to_simplified_characters_that_it_does_not_map_on():
-    onwards = {TRADITIONAL_TO_SIMPLIFIED.get(form) for form in TRADITIONAL_TO_SIMPLIFIED.values()}
-    assert onwards <= {None, "干"} | {None}
-    assert TRADITIONAL_TO_SIMPLIFIED["處"] == "处"
