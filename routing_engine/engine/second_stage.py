@@ -44,6 +44,12 @@ LABEL_SMOOTHING = 0.05
 CALIBRATION_SHARE = 0.15
 """Part of the training rows that the weights don't see: the temperature is fitted on it."""
 
+CALIBRATION_ROWS_MIN = 50
+"""With fewer rows every one may be right, and the best temperature would be as low as can be."""
+
+TEMPERATURE_MIN = 0.4
+"""Lower, a handful of lucky rows would turn every score into 1."""
+
 Progress = Callable[[str, int, int], None]
 """Receives phase (``encode``, ``train``), steps done, and steps in all."""
 
@@ -306,7 +312,7 @@ def _fit(
             if progress is not None:
                 progress("train", epoch, EPOCHS)
     network.eval()
-    if held_count == 0:
+    if held_count < CALIBRATION_ROWS_MIN:
         return network, 1.0
     with torch.no_grad():
         return network, _best_temperature(network(x_BD[held]), y_B[held])
@@ -317,7 +323,7 @@ def _best_temperature(logits_BE: Tensor, y_B: Tensor) -> float:
 
     Source: Guo et al. 2017, "On Calibration of Modern Neural Networks", section 4.2.
     """
-    grid = [0.2 * 1.05**step for step in range(60)]
+    grid = [TEMPERATURE_MIN * 1.05**step for step in range(50)]
     losses = [float(torch.nn.functional.cross_entropy(logits_BE / t, y_B)) for t in grid]
     return grid[losses.index(min(losses))]
 
