@@ -18,7 +18,7 @@ from billing.catalog import Catalog, CatalogDocument, CatalogState
 from billing.errors import DuplicateRecord, InvalidCatalog, UnknownRecord
 from billing.store import schema
 from billing.store.engine import Database
-from billing.store.ledger import insert_ignoring_duplicates
+from billing.store.inserts import insert_if_absent
 from billing.types import (
     ApiKey,
     CatalogVersion,
@@ -459,8 +459,7 @@ def _require_nothing_dropped(connection: Connection, catalog: Catalog, now: date
 def _insert(
     connection: Connection, table: sa.Table, values: dict[str, Any], kind: str, record_id: str
 ) -> None:
-    inserted = connection.execute(insert_ignoring_duplicates(connection, table), values)
-    if not inserted.rowcount:
+    if not insert_if_absent(connection, table, values):
         raise DuplicateRecord(kind, record_id)
 
 
@@ -485,7 +484,7 @@ def _log(
         )
     )
     epochs = schema.epochs
-    connection.execute(insert_ignoring_duplicates(connection, epochs), {"name": _EPOCH, "value": 0})
+    insert_if_absent(connection, epochs, {"name": _EPOCH, "value": 0})
     connection.execute(
         sa.update(epochs).where(epochs.c.name == _EPOCH).values(value=epochs.c.value + 1)
     )

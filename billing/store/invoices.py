@@ -22,7 +22,8 @@ from billing.errors import UnknownRecord
 from billing.invoicing import UsageSum
 from billing.store import accounts, schema
 from billing.store.engine import Database
-from billing.store.ledger import MICROPOINTS_UNIT, insert_ignoring_duplicates
+from billing.store.inserts import insert_if_absent
+from billing.store.ledger import MICROPOINTS_UNIT
 from billing.types import (
     BillingPeriod,
     Customer,
@@ -261,9 +262,7 @@ class SqlBooks:
         )
         number = self._connection.execute(advance).scalar()
         if number is None:
-            first = insert_ignoring_duplicates(self._connection, table)
-            inserted = self._connection.execute(first, {"series": series, "last_number": 1})
-            if inserted.rowcount:
+            if insert_if_absent(self._connection, table, {"series": series, "last_number": 1}):
                 return 1
             # Another closing began the series while we waited on its row.
             number = self._connection.execute(advance).scalar_one()

@@ -16,13 +16,13 @@ from hashlib import sha256
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
 from billing.instants import from_micros, to_micros
 from billing.rating import rate
 from billing.store import schema
 from billing.store.engine import Database
+from billing.store.inserts import insert_if_absent, insert_ignoring_duplicates
 from billing.types import (
     CatalogVersion,
     CustomerId,
@@ -224,15 +224,6 @@ def event_from_content(content: str) -> UsageEvent:
     return UsageEvent(UsageIntent(**intent), UsageOutcome(**outcome))
 
 
-def insert_ignoring_duplicates(
-    connection: Connection, table: sa.Table
-) -> sqlite.Insert | postgresql.Insert:
-    """Return an INSERT for either database that leaves rows alone that are there already."""
-    if connection.dialect.name == "sqlite":
-        return sqlite.insert(table).on_conflict_do_nothing()
-    return postgresql.insert(table).on_conflict_do_nothing()
-
-
 def _record_batch(
     connection: Connection,
     events: Sequence[UsageEvent],
@@ -396,7 +387,8 @@ def _quarantine(
 def _move_cursor(connection: Connection, journal_id: str, position: int, now: datetime) -> None:
     table = schema.journal_cursors
     row = {"journal_id": journal_id, "position": position, "recorded_at": now}
-    connection.execute(insert_ignoring_duplicates(connection, table), row)
+    if insert_if_absent(connection, table, row):
+        return
     connection.execute(
         sa.update(table)
         .where(table.c.journal_id == journal_id, table.c.position < position)
