@@ -20,6 +20,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 UNICODE_VERSION = unicodedata.unidata_version
 """Unicode version of the fold; a snapshot folded with another one isn't comparable."""
@@ -119,8 +120,7 @@ class OffsetMap:
         return self.ends[stretch] + index - self.folded_ends[stretch]
 
 
-@dataclass(frozen=True, slots=True)
-class FoldedText:
+class FoldedText(NamedTuple):
     """A folded text; `offsets` is None when every position is its own origin."""
 
     text: str

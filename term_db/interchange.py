@@ -10,9 +10,11 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
+
+import msgspec
 
 from term_db.errors import InvalidTerm
 from term_db.types import (
@@ -199,7 +201,7 @@ def format_jsonl(concepts: Iterable[Concept]) -> str:
 
 def concept_to_json(concept: Concept) -> str:
     """One line of JSON that `concept_from_json` turns back into an equal concept."""
-    return json.dumps(asdict(concept), ensure_ascii=False)
+    return msgspec.json.encode(concept).decode()
 
 
 def concept_from_json(content: str) -> Concept:

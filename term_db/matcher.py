@@ -9,7 +9,6 @@ id): a total order. Pure; wraps the `daachorse` package, which no other module i
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from daachorse import CharwiseDoubleArrayAhoCorasick
@@ -21,6 +20,7 @@ from term_db.protection import ProtectedSpans, protected_spans
 MATCHES_PER_TEXT_MAX = 4096
 """Matches kept per text; what follows the last one stays as it is. Bounds work and memory per prompt."""
 
+_UNPROTECTED = ProtectedSpans(())
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -32,43 +32,42 @@ class Occurrence(NamedTuple):
     entry: int
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
-    """What the matcher needs of one entry: its folded form and, for exact-case entries, the exact one."""
-
-    folded: str
-    exact: str | None = None
-
-
 class Matcher:
     """An immutable automaton over folded patterns; the position of a pattern is its entry number.
 
     Patterns that fold alike are tried in their order, so the caller's order is the priority. Safe to
     share between threads.
+
+    Args:
+        folded: the folded form of each entry, none of them empty.
+        exact: for each entry the form it must have before folding, None where case doesn't matter.
+        automaton: a serialised automaton of the same patterns; built when it isn't given.
+
+    Raises:
+        ValueError: `automaton` isn't a serialised automaton.
     """
 
-    __slots__ = ("_automaton", "_edges", "_patterns")
+    __slots__ = ("_automaton", "_edges", "_exact", "_folded")
 
-    def __init__(self, patterns: Sequence[Pattern], automaton: bytes | None = None) -> None:
-        """Builds the automaton, or takes a serialised one of the same patterns.
-
-        Raises:
-            ValueError: `automaton` isn't a serialised automaton.
-        """
-        self._patterns = tuple(patterns)
-        self._edges: list[Edges | None] = [None] * len(self._patterns)
+    def __init__(
+        self,
+        folded: Sequence[str],
+        exact: Sequence[str | None] | None = None,
+        automaton: bytes | None = None,
+    ) -> None:
+        self._folded = folded
+        self._exact = [None] * len(folded) if exact is None else exact
+        self._edges: list[Edges | None] = [None] * len(folded)
         self._automaton: CharwiseDoubleArrayAhoCorasick | None = None
-        if not self._patterns:
+        if not folded:
             return
         if automaton is None:
-            self._automaton = CharwiseDoubleArrayAhoCorasick(
-                [pattern.folded for pattern in self._patterns]
-            )
+            self._automaton = CharwiseDoubleArrayAhoCorasick(list(folded))
         else:
             self._automaton = CharwiseDoubleArrayAhoCorasick.deserialize(automaton)
 
     def __len__(self) -> int:
-        return len(self._patterns)
+        return len(self._folded)
 
     def serialise(self) -> bytes:
         """The automaton as bytes; empty when there are no patterns."""
@@ -76,7 +75,7 @@ class Matcher:
 
     def serves(self, entry: int) -> bool:
         """Whether the automaton reports pattern number `entry` on its own folded form."""
-        folded = self._patterns[entry].folded
+        folded = self._folded[entry]
         whole = (0, len(folded), entry)
         return self._automaton is not None and whole in self._automaton.find_overlapping(folded)
 
@@ -107,7 +106,7 @@ class Matcher:
             end = -negative_end
             edges = self._edges[entry]
             if edges is None:  # decided on first use: most entries of a large dictionary never are
-                edges = self._edges[entry] = edges_of(self._patterns[entry].folded)
+                edges = self._edges[entry] = edges_of(self._folded[entry])
             if not is_bounded(folded, start, end, edges):
                 continue
             first, last = start, end
@@ -116,12 +115,13 @@ class Matcher:
                 if origin is None or limit is None:
                     continue
                 first, last = origin, limit
-            exact = self._patterns[entry].exact
+            exact = self._exact[entry]
             if exact is not None and exact_form(text[first:last]) != exact:
                 continue
             if protected is None:
-                protected = ProtectedSpans(protected_spans(text))
-            if protected.touches(first, last):
+                spans = protected_spans(text)
+                protected = ProtectedSpans(spans) if spans else _UNPROTECTED
+            if protected is not _UNPROTECTED and protected.touches(first, last):
                 continue
             found.append(Occurrence(first, last, entry))
             if len(found) == MATCHES_PER_TEXT_MAX:

@@ -14,7 +14,7 @@ import msgspec
 
 from term_db.errors import CorruptSnapshot
 from term_db.fold import UNICODE_VERSION
-from term_db.matcher import Matcher, Occurrence, Pattern
+from term_db.matcher import Matcher, Occurrence
 from term_db.types import Concept, ConceptId, DictionaryVersion, TermAction
 from term_db.variants import Variant, compile_variants
 
@@ -52,6 +52,7 @@ class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: int
     unicode: str
     version: int
+    digest: str
     concept_count: int
     variant_count: int
     tables_bytes: int
@@ -112,7 +113,9 @@ def compile_snapshot(concepts: Iterable[Concept], version: DictionaryVersion) ->
         CorruptSnapshot: a variant isn't found by the automaton that was built of it.
     """
     approved = sorted(concepts, key=lambda concept: concept.concept_id)
-    return _snapshot(version, _tables(approved, compile_variants(approved)), None, "compilation")
+    tables = _tables(approved, compile_variants(approved))
+    digest = hashlib.sha256(msgspec.msgpack.encode(tables)).hexdigest()
+    return _snapshot(version, tables, "compilation", digest=digest, automaton=None)
 
 
 def empty_snapshot() -> Snapshot:
@@ -129,6 +132,7 @@ def serialise(snapshot: Snapshot) -> bytes:
             format=FORMAT_VERSION,
             unicode=UNICODE_VERSION,
             version=snapshot.version,
+            digest=snapshot.digest,
             concept_count=snapshot.concept_count,
             variant_count=snapshot.variant_count,
             tables_bytes=len(tables),
@@ -164,11 +168,15 @@ def deserialise(data: bytes, *, source: str) -> Snapshot:
                 " publish the dictionary again with this version of Python",
             )
         tables_end = header_end + header.tables_bytes
-        tables = msgspec.msgpack.decode(content[header_end:tables_end], type=_Tables)
+        encoded = content[header_end:tables_end]
+        if hashlib.sha256(encoded).hexdigest() != header.digest:
+            raise CorruptSnapshot(source, "has tables that its digest doesn't fit")
+        tables = msgspec.msgpack.decode(encoded, type=_Tables)
     except msgspec.MsgspecError as exc:
         raise CorruptSnapshot(source, f"has an unreadable table: {exc}") from exc
     automaton = bytes(content[tables_end:])
-    snapshot = _snapshot(DictionaryVersion(header.version), tables, automaton, source)
+    version = DictionaryVersion(header.version)
+    snapshot = _snapshot(version, tables, source, digest=header.digest, automaton=automaton)
     expected = (header.concept_count, header.variant_count, header.automaton_bytes)
     if expected != (snapshot.concept_count, snapshot.variant_count, len(automaton)):
         raise CorruptSnapshot(source, "serves another number of terms than it stores")
@@ -194,7 +202,12 @@ def _tables(concepts: Sequence[Concept], variants: Sequence[Variant]) -> _Tables
 
 
 def _snapshot(
-    version: DictionaryVersion, tables: _Tables, automaton: bytes | None, source: str
+    version: DictionaryVersion,
+    tables: _Tables,
+    source: str,
+    *,
+    digest: str,
+    automaton: bytes | None,
 ) -> Snapshot:
     count = len(tables.folded)
     columns = (tables.exact, tables.owners, tables.langs, tables.preferred)
@@ -204,19 +217,18 @@ def _snapshot(
         raise CorruptSnapshot(source, "has a term without a concept")
     if any(concept.action not in _ACTIONS for concept in tables.concepts):
         raise CorruptSnapshot(source, "has a concept with an unknown action")
-    patterns = [Pattern(*pair) for pair in zip(tables.folded, tables.exact, strict=True)]
     try:
-        matcher = Matcher(patterns, automaton)
+        matcher = Matcher(tables.folded, tables.exact, automaton)
     except ValueError as exc:
         raise CorruptSnapshot(source, f"has an unreadable automaton: {exc}") from exc
     if automaton is None:
         # Proven once, when the snapshot is made; afterwards the checksum stands for it.
-        for index, pattern in enumerate(patterns):
+        for index, folded in enumerate(tables.folded):
             if not matcher.serves(index):
-                raise CorruptSnapshot(source, f"doesn't serve its variant {pattern.folded!r}")
+                raise CorruptSnapshot(source, f"doesn't serve its variant {folded!r}")
     return Snapshot(
         version=version,
-        digest=hashlib.sha256(msgspec.msgpack.encode(tables)).hexdigest(),
+        digest=digest,
         concept_count=len(tables.concepts),
         variant_count=count,
         matcher=matcher,

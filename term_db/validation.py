@@ -102,6 +102,8 @@ def check_concept_fields(concept_id: str, domain: str, expert_hint: str | None) 
 def _check_text(text: str, what: str, chars_max: int, *, are_lines_allowed: bool = False) -> None:
     if len(text) > chars_max:
         raise ValueError(f"the {what} has {len(text)} characters, over the limit of {chars_max}")
+    if text.isprintable():
+        return  # the usual case; what is searched for below is never printable
     for character in text:
         # Control characters, surrogates, line separators, and all that is invisible or turns the writing
         # direction: none may hide in a dictionary entry.

@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 
 from term_db.boundaries import edges_of, is_bounded
 from term_db.fold import fold_term
-from term_db.matcher import MATCHES_PER_TEXT_MAX, Matcher, Occurrence, Pattern
+from term_db.matcher import MATCHES_PER_TEXT_MAX, Matcher, Occurrence
 
 SORTS = ("quicksort", "quick sort", "qsort", "快速排序", "快排")
 
 
 def matcher_of(terms):
-    return Matcher([Pattern(fold_term(term)) for term in terms])
+    return Matcher([fold_term(term) for term in terms])
 
 
 def surfaces(terms, text):
@@ -56,7 +56,7 @@ def test_found_surfaces(terms, text, found):
 
 
 def test_exact_case_entry_wins_only_in_its_own_case():
-    matcher = Matcher([Pattern("go", "Go"), Pattern("go")])
+    matcher = Matcher(["go", "go"], ["Go", None])
     assert matcher.find("Go go GO") == [
         Occurrence(0, 2, 0),
         Occurrence(3, 5, 1),
@@ -65,11 +65,11 @@ def test_exact_case_entry_wins_only_in_its_own_case():
 
 
 def test_exact_case_looks_through_width():
-    assert Matcher([Pattern("go", "Go")]).find("Ｇｏ ｇｏ") == [Occurrence(0, 2, 0)]
+    assert Matcher(["go"], ["Go"]).find("Ｇｏ ｇｏ") == [Occurrence(0, 2, 0)]
 
 
 def test_earlier_entry_wins_among_equals():
-    assert Matcher([Pattern("快排"), Pattern("快排")]).find("快排") == [Occurrence(0, 2, 0)]
+    assert Matcher(["快排", "快排"]).find("快排") == [Occurrence(0, 2, 0)]
 
 
 def test_no_patterns_find_nothing():
@@ -80,9 +80,9 @@ def test_no_patterns_find_nothing():
 
 
 def test_serialised_automaton_finds_the_same():
-    patterns = [Pattern(fold_term(term)) for term in SORTS]
+    patterns = [fold_term(term) for term in SORTS]
     first = Matcher(patterns)
-    second = Matcher(patterns, first.serialise())
+    second = Matcher(patterns, automaton=first.serialise())
     text = "qsort 与快速排序, quick sort"
     assert second.find(text) == first.find(text) != []
     assert all(second.serves(entry) for entry in range(len(second)))
