@@ -113,10 +113,11 @@ def apply(
     with open_database(settings.store_url) as database:
         require_current(database)
         store = SqlAccountsStore(database)
-        if dry_run:
-            changes = diff(store.catalog_state(), catalog)
-        else:
-            changes = apply_catalog(store, catalog, utc_now())
+        changes = (
+            diff(store.catalog_state(), catalog)
+            if dry_run
+            else apply_catalog(store, catalog, utc_now())
+        )
     rows = [{"what": c.what, "before": c.before, "after": c.after} for c in changes]
     if as_json:
         typer.echo(json.dumps({"applied": not dry_run, "changes": rows}, ensure_ascii=False))
