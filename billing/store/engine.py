@@ -5,8 +5,10 @@ query. SQLite runs in WAL mode with `synchronous=FULL`, its writer is a pool of 
 """
 
 import sqlite3
+import threading
+from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,51 @@ _SQLITE_READER = (
 )
 
 
+class _Turns:
+    """A first-come-first-served lock: a busy shipper can't starve a closing of the one writer."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._waiting: deque[threading.Event] = deque()
+        self._is_taken = False
+
+    @contextmanager
+    def taken(self, timeout_s: float) -> Iterator[None]:
+        """Hold the lock during the block.
+
+        Raises:
+            StoreUnavailable: it did not become free in time.
+        """
+        self._take(timeout_s)
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    def _take(self, timeout_s: float) -> None:
+        with self._mutex:
+            if not self._is_taken:
+                self._is_taken = True
+                return
+            turn = threading.Event()
+            self._waiting.append(turn)
+        if turn.wait(timeout_s):
+            return
+        with self._mutex:
+            if turn.is_set():
+                # The turn came while we gave up: it is ours, and used.
+                return
+            self._waiting.remove(turn)
+        raise StoreUnavailable("the store is busy: another writer did not finish in time")
+
+    def _pass_on(self) -> None:
+        with self._mutex:
+            if self._waiting:
+                self._waiting.popleft().set()
+            else:
+                self._is_taken = False
+
+
 class Database:
     """An open store; `writing` and `reading` are the only ways to a connection.
 
@@ -62,6 +109,7 @@ class Database:
 
     def __init__(self, writer: Engine, reader: Engine) -> None:
         self._writer, self._reader = writer, reader
+        self._turns = _Turns() if writer.dialect.name == "sqlite" else None
 
     @property
     def is_sqlite(self) -> bool:
@@ -81,7 +129,8 @@ class Database:
             StoreUnavailable: the store can't be reached or stayed locked; nothing was written (unless
                 the commit itself failed, which the caller resolves by id).
         """
-        with translated_exceptions(), self._writer.begin() as connection:
+        turn = self._turns.taken(POOL_TIMEOUT_S) if self._turns else nullcontext()
+        with translated_exceptions(), turn, self._writer.begin() as connection:
             if is_long and not self.is_sqlite:
                 connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
             yield connection

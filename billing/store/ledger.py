@@ -9,7 +9,7 @@ Accounts of the micro-point ledger: `accrued/<customer>` (used, not yet invoiced
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -121,6 +121,13 @@ class SqlLedgerStore:
                 (CustomerId(customer), KeyId(key), MicroPoints(int(spent)))
                 for customer, key, spent in connection.execute(query)
             ]
+
+    def request_counts(self) -> Mapping[KeyId, int]:
+        """Return how many requests each key has made, as the books know them."""
+        events = schema.usage_events.c
+        query = sa.select(events.key_id, sa.func.count()).group_by(events.key_id)
+        with self._database.reading() as connection:
+            return {KeyId(key): int(count) for key, count in connection.execute(query)}
 
     def quarantined(self) -> Sequence[QuarantinedEvent]:
         """Return the events that could not be booked, oldest first."""
