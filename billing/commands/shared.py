@@ -93,14 +93,16 @@ def print_rows(rows: Sequence[Row], *, title: str, as_json: bool) -> None:
         return
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(title=title, title_justify="left")
     for name in rows[0]:
         is_number = all(isinstance(row[name], int) for row in rows)
         table.add_column(name.replace("_", " "), justify="right" if is_number else "left")
     for row in rows:
-        table.add_row(*(_text(value) for value in row.values()))
-    Console().print(table, markup=False)
+        # Text is printed as it is; a plain string would be read as markup.
+        table.add_row(*(Text(_text(value)) for value in row.values()))
+    Console().print(table)
 
 
 def print_row(row: Row, *, as_json: bool) -> None:
@@ -129,10 +131,8 @@ def progress_bar() -> Iterator["Progress"]:
 
 
 def _text(value: object) -> str:
-    from rich.markup import escape
-
     if value is None:
         return "–"
     if isinstance(value, datetime):
         return value.isoformat(sep=" ", timespec="seconds")
-    return escape(str(value))
+    return str(value)

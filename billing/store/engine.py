@@ -37,7 +37,6 @@ RECYCLE_S = 1_800
 _SQLITE_WRITER = (
     "PRAGMA journal_mode=WAL",
     "PRAGMA synchronous=FULL",
-    f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}",
     "PRAGMA foreign_keys=ON",
     "PRAGMA wal_autocheckpoint=1000",
     "PRAGMA journal_size_limit=67108864",
@@ -48,7 +47,6 @@ _SQLITE_WRITER = (
     "PRAGMA cell_size_check=ON",
 )
 _SQLITE_READER = (
-    f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}",
     "PRAGMA query_only=ON",
     "PRAGMA wal_autocheckpoint=0",
     "PRAGMA mmap_size=0",
@@ -157,15 +155,19 @@ class Database:
         self.close()
 
 
-def open_database(url: str) -> Database:
+def open_database(url: str, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> Database:
     """Return the store at `url` (`sqlite:///path` or `postgresql://…`); the schema is not looked at.
+
+    Args:
+        url: where the books are.
+        busy_timeout_ms: how long SQLite waits for another process's lock.
 
     Raises:
         InvalidInput: the URL names no store that is supported.
     """
     parsed = parse_url(url)
     if parsed.drivername == "sqlite+pysqlite":
-        return _open_sqlite(parsed)
+        return _open_sqlite(parsed, busy_timeout_ms)
     return _open_postgres(parsed)
 
 
@@ -226,9 +228,9 @@ def _first_line(exc: DBAPIError) -> str:
     return lines[0] if lines else type(exc.orig).__name__
 
 
-def _open_sqlite(url: URL) -> Database:
+def _open_sqlite(url: URL, busy_timeout_ms: int) -> Database:
     Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
-    timeout_s = BUSY_TIMEOUT_MS / 1000
+    timeout_s = busy_timeout_ms / 1000
     writer = sa.create_engine(
         url,
         pool_size=1,
