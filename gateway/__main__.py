@@ -4,13 +4,13 @@ import sys
 from typing import Annotated, NoReturn
 
 import typer
+
 from billing.cli import APPS as BILLING_APPS
 from billing.cli import reconcile
-from routing_engine.cli import engine_app
-
 from billing.errors import BillingError
-from gateway import cli
+from gateway.cli import catalog_app, config_app, demo, serve
 from gateway.errors import GatewayError
+from routing_engine.cli import engine_app
 from routing_engine.errors import RoutingError
 from term_db.cli import terms_app
 from term_db.errors import TermDbError
@@ -28,10 +28,10 @@ def build_cli() -> typer.Typer:
         add_completion=False,
     )
     app.callback()(_root)
-    app.command("demo")(cli.demo)
-    app.command("serve")(cli.serve)
-    app.add_typer(cli.config_app)
-    app.add_typer(cli.catalog_app)
+    app.command("demo")(demo)
+    app.command("serve")(serve)
+    app.add_typer(config_app)
+    app.add_typer(catalog_app)
     app.add_typer(engine_app)
     app.add_typer(terms_app)
     for billing_app in BILLING_APPS:

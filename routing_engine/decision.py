@@ -123,11 +123,11 @@ def _blend(
         return 0.0, RouteSource.GATE, "gate, there is no fallback table"
     share = table_share(count)
     if share > 0.0:
-        reason = f"fallback table {share:.0%} + gate {1 - share:.0%} (request {count + 1} of this caller)"
+        reason = f"table {share:.0%} + gate {1 - share:.0%}, request {count + 1} of this caller"
         return share, RouteSource.BLEND, reason
     if max(gate.values()) < policy.gate_abstain_below <= max(table.values()):
         return 1.0, RouteSource.TABLE, "fallback table, the gate is unsure"
-    return 0.0, RouteSource.GATE, f"gate alone (request {count + 1} of this caller)"
+    return 0.0, RouteSource.GATE, f"gate alone, request {count + 1} of this caller"
 
 
 def _with_hints(scores: Scores, request: RouteRequest) -> dict[ExpertId, float]:

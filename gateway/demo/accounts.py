@@ -5,29 +5,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from billing.keys import SECRET_BYTES, key_digest, make_key
-from billing.store.accounts import Project, SqlAccountsStore
+from billing.accounts import create_customer, create_key, start_subscription
+from billing.keys import SECRET_BYTES
+from billing.store.accounts import SqlAccountsStore
 from billing.types import (
-    ApiKey,
     Customer,
     CustomerId,
     KeyId,
     MicroPoints,
     PackageId,
-    ProjectId,
     SlaTierId,
-    Subscription,
     SubscriptionId,
 )
 from gateway.demo.prompts import DemoCaller
 
 ACTOR = "demo"
 
-STARTUP_BUDGET = MicroPoints(2_000_000)
-"""Two base points: enough for one call to the nutrition expert, not for a second."""
+STARTUP_BUDGET = MicroPoints(1_250_000)
+"""Base points for one call to the nutrition expert, whose hold is about 1.1 of them, but not for a second."""
 
-_POINT_PRICE_MICROS = 20_000
-"""0.02 EUR for a base point."""
+POINT_PRICE_MICROS = 250_000
+"""0.25 EUR for a base point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,43 +54,37 @@ def create_accounts(
         (DemoCaller.STARTUP, "Tiny Startup 微创公司", "standard", STARTUP_BUDGET),
     ):
         customer_id = CustomerId(f"{caller.value}-{run}")
-        store.add_customer(
+        create_customer(
+            store,
             Customer(
                 customer_id=customer_id,
                 name=name,
                 currency="EUR",
-                point_price_micros=_POINT_PRICE_MICROS,
+                point_price_micros=POINT_PRICE_MICROS,
                 sla_tier_id=SlaTierId(tier),
                 budget=budget,
             ),
             now=now,
             actor=ACTOR,
         )
-        project_id = ProjectId(f"{customer_id}-default")
-        store.add_project(Project(project_id, customer_id, "Default"), now=now, actor=ACTOR)
-        key = make_key(secrets.token_bytes(SECRET_BYTES))
-        store.add_key(
-            ApiKey(
-                key_id=KeyId(f"{customer_id}-key"),
-                customer_id=customer_id,
-                project_id=project_id,
-                name="demo",
-                digest=key_digest(pepper, key),
-                last_four=key[-4:],
-                created_at=now,
-            ),
+        _, key = create_key(
+            store,
+            customer_id=customer_id,
+            name="demo",
+            pepper=pepper,
+            random_bytes=secrets.token_bytes(SECRET_BYTES),
+            key_id=KeyId(f"{customer_id}-key"),
             now=now,
             actor=ACTOR,
         )
         made[caller] = DemoAccount(customer_id, name, key)
     student = made[DemoCaller.STUDENT].customer_id
-    store.add_subscription(
-        Subscription(
-            subscription_id=SubscriptionId(f"{student}-subscription"),
-            customer_id=student,
-            package_id=PackageId("programming-starter"),
-            started_at=now,
-        ),
+    start_subscription(
+        store,
+        subscription_id=SubscriptionId(f"{student}-subscription"),
+        customer_id=student,
+        package_id=PackageId("programming-starter"),
+        started_at=now,
         now=now,
         actor=ACTOR,
     )

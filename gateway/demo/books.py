@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from billing.closing import finalise
 from billing.documents.json_document import invoice_json
 from billing.documents.pdf import invoice_pdf
-
-from billing.closing import finalise
 from billing.errors import StoreUnavailable
 from billing.periods import month_of
 from billing.reconcile import Reconciliation, reconcile
 from billing.secrets import ensure_pepper
 from billing.store.accounts import SqlAccountsStore
+from billing.store.checks import read_book_sums
 from billing.store.engine import Database
 from billing.store.invoices import SqlBooksStore
 from billing.store.ledger import SqlLedgerStore
@@ -60,7 +60,7 @@ class DemoBooks:
         wanted = set(event_ids)
         deadline = time.monotonic() + SHIPPED_TIMEOUT_S
         while True:
-            found = {
+            found: dict[str, RatedUsage] = {
                 rated.event.intent.event_id: rated
                 for rated in SqlLedgerStore(self.database).usage()
                 if rated.event.intent.event_id in wanted
@@ -82,7 +82,8 @@ class DemoBooks:
         pdf_path = directory / f"{invoice.number}.pdf"
         json_path.write_bytes(invoice_json(invoice))
         pdf_path.write_bytes(invoice_pdf(invoice))
-        return Closing(invoice, json_path, pdf_path, reconcile(self.database))
+        checked = reconcile(read_book_sums(self.database))
+        return Closing(invoice, json_path, pdf_path, checked)
 
 
 @contextmanager

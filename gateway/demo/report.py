@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from billing.money import decimal_text
-from billing.types import RatedUsage
+from billing.types import LineKind, RatedUsage
+from gateway.demo.accounts import POINT_PRICE_MICROS
 from gateway.demo.books import Closing
 from gateway.demo.client import Sent
 
 _POINT = 1_000_000
-_POINT_PRICE_MICROS = 20_000
 
 
 def show_result(console: Console, sent: Sent) -> None:
@@ -22,27 +23,30 @@ def show_result(console: Console, sent: Sent) -> None:
     if sent.prompt.is_streamed and sent.answer:
         console.print()
     if sent.error:
-        console.print(f"   [yellow]refused {sent.status}[/]: {sent.error}", highlight=False)
+        console.print(f"   [yellow]refused {sent.status}[/]: {escape(sent.error)}", highlight=False)
     else:
-        console.print(f"   → [green]{sent.expert}[/]  [dim]{sent.reason}[/]", highlight=False)
+        console.print(
+            f"   → [green]{sent.expert}[/]  [dim]{sent.source}: {sent.reason}[/]", highlight=False
+        )
 
 
 def show_prompts(console: Console, sent: Sequence[Sent], usage: Mapping[str, RatedUsage]) -> None:
     """Print the table: prompt, terms found, expert and why, tokens, base points, cost."""
     table = Table(title="What was asked, who answered, what it cost", show_lines=True)
-    table.add_column("prompt", ratio=4, overflow="fold")
-    table.add_column("terms found", ratio=3, overflow="fold")
+    table.add_column("prompt, terms found", ratio=5, overflow="fold")
     table.add_column("expert and why", ratio=4, overflow="fold")
-    table.add_column("tokens in/out", justify="right")
-    table.add_column("base points", justify="right")
-    table.add_column("cost", justify="right")
+    for name in ("tokens", "points", "EUR"):
+        table.add_column(name, justify="right", no_wrap=True)
     for each in sent:
         rated = usage.get(each.event_id)
-        why = f"[yellow]refused {each.status}[/]" if each.error else f"[green]{each.expert}[/]"
+        terms = f"\n[dim]{', '.join(each.concepts)}[/]" if each.concepts else ""
+        if each.error:
+            verdict = f"[yellow]refused, {each.status}[/]\n[dim]{each.prompt.shows}[/]"
+        else:
+            verdict = f"[green]{each.expert}[/]\n[dim]{each.source}: {each.reason}[/]"
         table.add_row(
-            each.prompt.text,
-            ", ".join(each.concepts),
-            f"{why}\n[dim]{each.source or each.prompt.shows}[/]",
+            f"{escape(each.prompt.text)}{terms}",
+            verdict,
             _tokens(rated),
             "" if rated is None else _points(rated.micropoints),
             "" if rated is None else _cost(rated.micropoints),
@@ -54,7 +58,7 @@ def show_closing(console: Console, closing: Closing) -> None:
     """Print the invoice's lines, where its documents are, and the result of the check."""
     invoice = closing.invoice
     table = Table(title=f"Invoice {invoice.number} for {invoice.customer_name}")
-    table.add_column("line", overflow="fold")
+    table.add_column("line", overflow="fold", min_width=30)
     table.add_column("base points", justify="right")
     table.add_column("amount", justify="right")
     for line in invoice.lines:
@@ -177,6 +181,6 @@ def _points(micropoints: int) -> str:
 
 
 def _cost(micropoints: int) -> str:
-    """Return the money of one request, to a hundredth of a cent: invoices round once per line, not here."""
-    millicents = micropoints * _POINT_PRICE_MICROS // _POINT
-    return f"{millicents // 1_000_000}.{millicents % 1_000_000 // 100:04d} EUR"
+    """Return the money of one request, cut to a hundredth of a cent: invoices round once per line, not here."""
+    micros = micropoints * POINT_PRICE_MICROS // _POINT
+    return f"{micros // 1_000_000}.{micros % 1_000_000 // 100:04d}"

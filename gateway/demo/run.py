@@ -18,6 +18,7 @@ from pathlib import Path
 
 import httpx2
 from rich.console import Console
+from rich.markup import escape
 
 from gateway.demo import books, report
 from gateway.demo.accounts import create_accounts, next_run
@@ -198,7 +199,10 @@ def _send_all(console: Console, url: str, keys: dict[DemoCaller, str]) -> list[S
     sent = []
     with httpx2.Client(base_url=url, trust_env=False, timeout=300.0) as client:
         for number, prompt in enumerate(PROMPTS, 1):
-            console.print(f"[bold]{number:2}[/] {prompt.text}  [dim]({prompt.shows})[/]")
+            console.print(
+                f"[bold]{number:2}[/] {escape(prompt.text)}  [dim]({prompt.shows})[/]",
+                highlight=False,
+            )
             result = send(
                 client,
                 prompt,
