@@ -63,9 +63,10 @@ def show_closing(console: Console, closing: Closing) -> None:
     table.add_column("amount", justify="right")
     for line in invoice.lines:
         points = _points(line.micropoints) if line.micropoints else ""
-        table.add_row(
-            line.description, points, f"{decimal_text(line.amount)} {line.amount.currency}"
-        )
+        name = line.description
+        if line.kind is LineKind.SLA_SURCHARGE:
+            name = f"service level {name}, surcharge"
+        table.add_row(name, points, f"{decimal_text(line.amount)} {line.amount.currency}")
     table.add_section()
     table.add_row(
         "[bold]total", "", f"[bold]{decimal_text(invoice.total)} {invoice.total.currency}"
