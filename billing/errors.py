@@ -95,7 +95,9 @@ class MalformedKey(BillingError):
     """The text isn't one of our keys, or its checksum is wrong. The message never repeats it."""
 
     def __init__(self) -> None:
-        super().__init__("the key is malformed or mistyped; keys begin with eg_ and end in a checksum")
+        super().__init__(
+            "the key is malformed or mistyped; keys begin with eg_ and end in a checksum"
+        )
 
 
 class WeakPepper(BillingError):

@@ -14,9 +14,22 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from billing.catalog import Catalog, CatalogDocument, CatalogState
+from billing.catalog import Catalog, CatalogState
 from billing.errors import DuplicateRecord, InvalidCatalog, UnknownRecord
 from billing.store import schema
+from billing.store.account_rows import (
+    EPOCH,
+    catalog_in_force,
+    customer_from_row,
+    key_from_row,
+    read_customer,
+    read_epoch,
+    read_newest_cards,
+    read_packages,
+    read_sla_tiers,
+    read_subscriptions,
+    subscription_from_row,
+)
 from billing.store.engine import Database
 from billing.store.inserts import insert_if_absent
 from billing.types import (
@@ -25,25 +38,17 @@ from billing.types import (
     Customer,
     CustomerId,
     KeyId,
-    MicroPoints,
     Package,
-    PackageId,
-    PriceVersion,
     Project,
     ProjectId,
     RateCard,
-    Rates,
     SlaTier,
-    SlaTierId,
     Subscription,
     SubscriptionId,
 )
-from routing_engine.types import ExpertId
 
 AUDIT_ENTRIES_MAX = 10_000
 """Audit entries returned at once."""
-
-_EPOCH = "accounts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +74,14 @@ class SqlAccountsStore:
     def epoch(self) -> int:
         """Return a number that grows with every change to accounts or catalog."""
         with self._database.reading() as connection:
-            return _epoch(connection)
+            return read_epoch(connection)
 
     def customers(self) -> Sequence[Customer]:
         """Return every customer, by id."""
         table = schema.customers
         with self._database.reading() as connection:
             rows = connection.execute(sa.select(table).order_by(table.c.customer_id))
-            return [_customer(row) for row in rows]
+            return [customer_from_row(row) for row in rows]
 
     def customer(self, customer_id: CustomerId) -> Customer:
         """Return a customer.
@@ -104,7 +109,7 @@ class SqlAccountsStore:
         table = schema.api_keys
         with self._database.reading() as connection:
             rows = connection.execute(sa.select(table).order_by(table.c.key_id))
-            return [_key(row) for row in rows]
+            return [key_from_row(row) for row in rows]
 
     def subscriptions(self) -> Sequence[Subscription]:
         """Return every subscription, ended ones included, by start."""
@@ -126,13 +131,13 @@ class SqlAccountsStore:
         table = schema.price_versions
         query = sa.select(table).where(table.c.effective_from <= at)
         with self._database.reading() as connection:
-            return _newest_cards(connection, query)
+            return read_newest_cards(connection, query)
 
     def catalog_state(self) -> CatalogState:
         """Return the catalog in force; version 0 and no document when none was ever applied."""
         with self._database.reading() as connection:
-            row = connection.execute(_catalog_in_force()).first()
-            cards = _newest_cards(connection, sa.select(schema.price_versions))
+            row = connection.execute(catalog_in_force()).first()
+            cards = read_newest_cards(connection, sa.select(schema.price_versions))
         if row is None:
             return CatalogState(CatalogVersion(0), None, tuple(cards))
         return CatalogState(CatalogVersion(row.version), row.document, tuple(cards))
@@ -239,7 +244,7 @@ class SqlAccountsStore:
                 raise UnknownRecord("key", key_id)
             if revoked.rowcount:
                 _log(connection, now, actor, "revoke", "key", key_id, {})
-            return _key(row)
+            return key_from_row(row)
 
     def add_subscription(self, subscription: Subscription, *, now: datetime, actor: str) -> None:
         """Record a new subscription.
@@ -285,7 +290,7 @@ class SqlAccountsStore:
             row = connection.execute(
                 sa.select(table).where(table.c.subscription_id == subscription_id)
             ).one()
-            return _subscription(row)
+            return subscription_from_row(row)
 
     def record_catalog(
         self,
@@ -303,7 +308,7 @@ class SqlAccountsStore:
                 a customer uses.
         """
         with self._database.writing() as connection:
-            row = connection.execute(_catalog_in_force()).first()
+            row = connection.execute(catalog_in_force()).first()
             if (row.version if row else 0) != expected_version:
                 raise InvalidCatalog("document", "another catalog was applied meanwhile; try again")
             _require_nothing_dropped(connection, catalog, now)
@@ -333,89 +338,6 @@ class SqlAccountsStore:
             return version
 
 
-def read_customer(connection: Connection, customer_id: str, *, is_locked: bool = False) -> Customer:
-    """Return a customer; `is_locked` keeps others from closing its books until the transaction ends.
-
-    Raises:
-        UnknownRecord: there is none of this id.
-    """
-    query = sa.select(schema.customers).where(schema.customers.c.customer_id == customer_id)
-    row = connection.execute(query.with_for_update() if is_locked else query).first()
-    if row is None:
-        raise UnknownRecord("customer", customer_id)
-    return _customer(row)
-
-
-def read_subscriptions(
-    connection: Connection, customer_id: str | None = None
-) -> list[Subscription]:
-    """Return subscriptions by start, of one customer or of all."""
-    table = schema.subscriptions
-    query = sa.select(table).order_by(table.c.started_at, table.c.subscription_id)
-    if customer_id is not None:
-        query = query.where(table.c.customer_id == customer_id)
-    return [_subscription(row) for row in connection.execute(query)]
-
-
-def read_packages(connection: Connection) -> list[Package]:
-    """Return the packages of the catalog in force."""
-    document = _document(connection)
-    return [package.to_package() for package in document.packages] if document else []
-
-
-def read_packages_ever(connection: Connection, package_ids: set[PackageId]) -> list[Package]:
-    """Return packages in their newest form, also those that a later catalog dropped, by id."""
-    found = {item.package_id: item for item in read_packages(connection)}
-    if not package_ids <= found.keys():
-        table = schema.catalog_versions
-        query = sa.select(table.c.document).order_by(table.c.version.desc())
-        for text in connection.execute(query).scalars():
-            for item in CatalogDocument.model_validate_json(text).packages:
-                found.setdefault(PackageId(item.id), item.to_package())
-    return [found[package_id] for package_id in sorted(package_ids & found.keys())]
-
-
-def read_sla_tiers(connection: Connection) -> list[SlaTier]:
-    """Return the SLA tiers of the catalog in force."""
-    document = _document(connection)
-    return [tier.to_tier() for tier in document.sla_tiers] if document else []
-
-
-def read_expert_names(connection: Connection) -> dict[ExpertId, str]:
-    """Return the display name of each expert of the catalog in force."""
-    document = _document(connection)
-    return {ExpertId(item.id): item.name for item in document.experts} if document else {}
-
-
-def _catalog_in_force() -> sa.Select[Any]:
-    table = schema.catalog_versions
-    return sa.select(table).order_by(table.c.version.desc()).limit(1)
-
-
-def _document(connection: Connection) -> CatalogDocument | None:
-    row = connection.execute(_catalog_in_force()).first()
-    return None if row is None else CatalogDocument.model_validate_json(row.document)
-
-
-def _epoch(connection: Connection) -> int:
-    column = schema.epochs.c.value
-    return int(
-        connection.execute(sa.select(column).where(schema.epochs.c.name == _EPOCH)).scalar() or 0
-    )
-
-
-def _newest_cards(connection: Connection, query: sa.Select[Any]) -> list[RateCard]:
-    newest: dict[str, RateCard] = {}
-    for row in connection.execute(query.order_by(schema.price_versions.c.effective_from)):
-        newest[row.expert_id] = RateCard(
-            ExpertId(row.expert_id),
-            PriceVersion(row.version),
-            row.effective_from,
-            Rates(row.per_call, row.input_1k, row.output_1k, row.cached_input_1k, row.reasoning_1k),
-        )
-    return [newest[expert_id] for expert_id in sorted(newest)]
-
-
 def _require_tier(connection: Connection, sla_tier_id: str) -> None:
     if sla_tier_id not in {tier.sla_tier_id for tier in read_sla_tiers(connection)}:
         raise UnknownRecord("SLA tier in the catalog", sla_tier_id)
@@ -434,7 +356,8 @@ def _require_nothing_dropped(connection: Connection, catalog: Catalog, now: date
     packages = {package.package_id: package for package in catalog.packages}
     tiers = {tier.sla_tier_id for tier in catalog.sla_tiers}
     customers = {
-        row.customer_id: _customer(row) for row in connection.execute(sa.select(schema.customers))
+        row.customer_id: customer_from_row(row)
+        for row in connection.execute(sa.select(schema.customers))
     }
     for customer in customers.values():
         if customer.sla_tier_id not in tiers:
@@ -484,43 +407,7 @@ def _log(
         )
     )
     epochs = schema.epochs
-    insert_if_absent(connection, epochs, {"name": _EPOCH, "value": 0})
+    insert_if_absent(connection, epochs, {"name": EPOCH, "value": 0})
     connection.execute(
-        sa.update(epochs).where(epochs.c.name == _EPOCH).values(value=epochs.c.value + 1)
-    )
-
-
-def _customer(row: sa.Row[Any]) -> Customer:
-    return Customer(
-        CustomerId(row.customer_id),
-        row.name,
-        row.currency,
-        row.point_price_micros,
-        SlaTierId(row.sla_tier_id),
-        row.time_zone,
-        None if row.budget is None else MicroPoints(row.budget),
-    )
-
-
-def _key(row: sa.Row[Any]) -> ApiKey:
-    return ApiKey(
-        KeyId(row.key_id),
-        CustomerId(row.customer_id),
-        ProjectId(row.project_id),
-        row.name,
-        row.digest,
-        row.last_four,
-        row.created_at,
-        row.revoked_at,
-        None if row.budget is None else MicroPoints(row.budget),
-    )
-
-
-def _subscription(row: sa.Row[Any]) -> Subscription:
-    return Subscription(
-        SubscriptionId(row.subscription_id),
-        CustomerId(row.customer_id),
-        PackageId(row.package_id),
-        row.started_at,
-        row.ended_at,
+        sa.update(epochs).where(epochs.c.name == EPOCH).values(value=epochs.c.value + 1)
     )

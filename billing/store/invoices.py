@@ -7,11 +7,9 @@ Accounts: in micro-points `accrued/<customer>` → `invoiced/<customer>` and `co
 currency `receivable/<customer>` against `revenue/expert/<expert>` and `revenue/package/<package>`.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
-from datetime import date, datetime
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,9 +18,16 @@ from sqlalchemy.engine import Connection
 from billing.allowance import Coverage, Position, UsageItem
 from billing.errors import UnknownRecord
 from billing.invoicing import UsageSum
-from billing.store import accounts, schema
+from billing.store import account_rows, schema
 from billing.store.engine import Database
 from billing.store.inserts import insert_if_absent
+from billing.store.invoice_rows import (
+    invoice_row,
+    line_row,
+    money_entries,
+    point_entries,
+    read_invoices,
+)
 from billing.store.ledger import MICROPOINTS_UNIT
 from billing.types import (
     BillingPeriod,
@@ -30,16 +35,12 @@ from billing.types import (
     CustomerId,
     Invoice,
     InvoiceId,
-    InvoiceLine,
-    InvoiceNumber,
     InvoiceStatus,
     LineKind,
     MicroPoints,
-    Money,
     Package,
     PackageId,
     SlaTier,
-    SlaTierId,
     Subscription,
     UsageTotals,
 )
@@ -81,7 +82,7 @@ class SqlBooksStore:
         table = schema.invoices.c
         condition = sa.or_(table.number == reference, table.invoice_id == reference)
         with self._database.reading() as connection:
-            found = _read_invoices(connection, condition)
+            found = read_invoices(connection, condition)
         if not found:
             raise UnknownRecord("invoice", reference)
         return found[0]
@@ -92,7 +93,7 @@ class SqlBooksStore:
         if customer_id is not None:
             condition = schema.invoices.c.customer_id == customer_id
         with self._database.reading() as connection:
-            found = _read_invoices(connection, condition)
+            found = read_invoices(connection, condition)
         return sorted(found, key=lambda invoice: invoice.number or "")
 
 
@@ -101,7 +102,7 @@ class SqlBooks:
 
     def __init__(self, connection: Connection, customer_id: CustomerId, *, is_locked: bool) -> None:
         self._connection = connection
-        self._customer = accounts.read_customer(connection, customer_id, is_locked=is_locked)
+        self._customer = account_rows.read_customer(connection, customer_id, is_locked=is_locked)
 
     def customer(self) -> Customer:
         """Return the customer."""
@@ -113,22 +114,22 @@ class SqlBooks:
         Raises:
             UnknownRecord: the catalog in force lacks it.
         """
-        for tier in accounts.read_sla_tiers(self._connection):
+        for tier in account_rows.read_sla_tiers(self._connection):
             if tier.sla_tier_id == self._customer.sla_tier_id:
                 return tier
         raise UnknownRecord("SLA tier in the catalog", self._customer.sla_tier_id)
 
     def subscriptions(self) -> list[Subscription]:
         """Return the customer's subscriptions by start."""
-        return accounts.read_subscriptions(self._connection, self._customer.customer_id)
+        return account_rows.read_subscriptions(self._connection, self._customer.customer_id)
 
     def packages(self, package_ids: set[PackageId]) -> list[Package]:
         """Return packages by id, in their newest form, also those the catalog dropped."""
-        return accounts.read_packages_ever(self._connection, package_ids)
+        return account_rows.read_packages_ever(self._connection, package_ids)
 
     def expert_names(self) -> dict[ExpertId, str]:
         """Return the display names of the experts."""
-        return accounts.read_expert_names(self._connection)
+        return account_rows.read_expert_names(self._connection)
 
     def invoices_of(self, label: str) -> list[Invoice]:
         """Return the finalised invoices of a nominal month, by start."""
@@ -138,7 +139,7 @@ class SqlBooks:
             table.period_label == label,
             table.status == InvoiceStatus.FINALISED.value,
         )
-        return _read_invoices(self._connection, condition)
+        return read_invoices(self._connection, condition)
 
     def drawn(self, label: str) -> dict[PackageId, MicroPoints]:
         """Return what finalised invoices drew from each package's allowance of a nominal month."""
@@ -274,9 +275,9 @@ class SqlBooks:
         """Insert a finalised invoice with its lines, draws and ledger entries."""
         assert invoice.number is not None, "a number is drawn before an invoice is recorded"
         assert invoice.issued_on is not None, "a finalised invoice has a date"
-        self._connection.execute(sa.insert(schema.invoices).values(_invoice_row(invoice, now)))
+        self._connection.execute(sa.insert(schema.invoices).values(invoice_row(invoice, now)))
         if invoice.lines:
-            rows = [_line_row(invoice, index) for index in range(len(invoice.lines))]
+            rows = [line_row(invoice, index) for index in range(len(invoice.lines))]
             self._connection.execute(sa.insert(schema.invoice_lines), rows)
         if draws:
             self._connection.execute(
@@ -295,14 +296,14 @@ class SqlBooks:
             f"invoice/{invoice.invoice_id}/points",
             "invoice",
             MICROPOINTS_UNIT,
-            _point_entries(invoice),
+            point_entries(invoice),
             now,
         )
         self._transfer(
             f"invoice/{invoice.invoice_id}/money",
             "invoice",
             invoice.total.currency,
-            _money_entries(invoice),
+            money_entries(invoice),
             now,
         )
 
@@ -322,8 +323,8 @@ class SqlBooks:
             .values(invoice_id=None, covered_micropoints=0)
         )
         for part, unit, entries in (
-            ("points", MICROPOINTS_UNIT, _point_entries(invoice)),
-            ("money", invoice.total.currency, _money_entries(invoice)),
+            ("points", MICROPOINTS_UNIT, point_entries(invoice)),
+            ("money", invoice.total.currency, money_entries(invoice)),
         ):
             reversed_entries = [(account, -amount) for account, amount in entries]
             self._transfer(f"void/{invoice.invoice_id}/{part}", "void", unit, reversed_entries, now)
@@ -381,139 +382,4 @@ def _position(position: Position) -> Any:  # noqa: ANN401 - SQLAlchemy's row val
         sa.literal(occurred_at_us, schema.INTEGER),
         sa.literal(event_id, sa.Text()),
         sa.literal(line_index, schema.INTEGER),
-    )
-
-
-def _point_entries(invoice: Invoice) -> list[tuple[str, int]]:
-    used = sum(line.micropoints for line in invoice.lines)
-    covered = sum(line.covered_micropoints for line in invoice.lines)
-    customer_id = invoice.customer_id
-    return [
-        (f"accrued/{customer_id}", -used),
-        (f"invoiced/{customer_id}", used - covered),
-        (f"covered/{customer_id}", covered),
-    ]
-
-
-def _money_entries(invoice: Invoice) -> list[tuple[str, int]]:
-    revenue: dict[str, int] = {}
-
-    def add(account: str, amount: int) -> None:
-        revenue[account] = revenue.get(account, 0) + amount
-
-    for line in invoice.lines:
-        if line.kind is LineKind.SLA_SURCHARGE:
-            for expert_id, share in line.expert_shares:
-                add(f"revenue/expert/{expert_id}", share)
-        elif line.kind is LineKind.USAGE:
-            add(f"revenue/expert/{line.expert_id}", line.amount.minor_units)
-        else:
-            add(f"revenue/package/{line.package_id}", line.amount.minor_units)
-    receivable = (f"receivable/{invoice.customer_id}", invoice.total.minor_units)
-    return [receivable, *((account, -amount) for account, amount in sorted(revenue.items()))]
-
-
-def _invoice_row(invoice: Invoice, now: datetime) -> dict[str, Any]:
-    assert invoice.issued_on is not None, "a finalised invoice has a date"
-    return {
-        "invoice_id": invoice.invoice_id,
-        "number": invoice.number,
-        "customer_id": invoice.customer_id,
-        "customer_name": invoice.customer_name,
-        "period_label": invoice.period.label,
-        "period_start": invoice.period.start,
-        "period_end": invoice.period.end,
-        "status": invoice.status.value,
-        "currency": invoice.total.currency,
-        "total_minor_units": invoice.total.minor_units,
-        "issued_on": invoice.issued_on.isoformat(),
-        "finalized_at": invoice.finalized_at or now,
-        "voided_at": None,
-        "point_price_micros": invoice.point_price_micros,
-        "sla_tier_id": invoice.sla_tier_id,
-        "surcharge_permille": invoice.surcharge_permille,
-        "time_zone": invoice.time_zone,
-    }
-
-
-def _line_row(invoice: Invoice, index: int) -> dict[str, Any]:
-    line = invoice.lines[index]
-    service = line.service_period
-    tokens = asdict(line.usage) if line.usage else dict.fromkeys(UsageTotals.__slots__)
-    return {
-        "invoice_id": invoice.invoice_id,
-        "line_index": index,
-        "kind": line.kind.value,
-        "description": line.description,
-        "amount_minor_units": line.amount.minor_units,
-        "expert_id": line.expert_id,
-        "package_id": line.package_id,
-        "calls": line.calls,
-        **tokens,
-        "micropoints": line.micropoints,
-        "covered_micropoints": line.covered_micropoints,
-        "expert_shares": json.dumps(line.expert_shares, ensure_ascii=False),
-        "service_label": service.label if service else None,
-        "service_start": service.start if service else None,
-        "service_end": service.end if service else None,
-    }
-
-
-def _read_invoices(connection: Connection, condition: sa.ColumnElement[bool]) -> list[Invoice]:
-    invoices, lines = schema.invoices, schema.invoice_lines
-    line_query = (
-        sa.select(lines)
-        .join(invoices, invoices.c.invoice_id == lines.c.invoice_id)
-        .where(condition)
-        .order_by(lines.c.invoice_id, lines.c.line_index)
-    )
-    by_invoice: dict[str, list[sa.Row[Any]]] = {}
-    for row in connection.execute(line_query):
-        by_invoice.setdefault(row.invoice_id, []).append(row)
-    query = sa.select(invoices).where(condition).order_by(invoices.c.period_start)
-    return [_invoice(row, by_invoice.get(row.invoice_id, [])) for row in connection.execute(query)]
-
-
-def _invoice(row: sa.Row[Any], lines: Sequence[sa.Row[Any]]) -> Invoice:
-    return Invoice(
-        invoice_id=InvoiceId(row.invoice_id),
-        customer_id=CustomerId(row.customer_id),
-        customer_name=row.customer_name,
-        period=BillingPeriod(row.period_start, row.period_end, row.period_label),
-        status=InvoiceStatus(row.status),
-        lines=tuple(_line(line, row.currency) for line in lines),
-        total=Money(row.total_minor_units, row.currency),
-        number=InvoiceNumber(row.number),
-        issued_on=date.fromisoformat(row.issued_on),
-        finalized_at=row.finalized_at,
-        point_price_micros=row.point_price_micros,
-        sla_tier_id=SlaTierId(row.sla_tier_id),
-        surcharge_permille=row.surcharge_permille,
-        time_zone=row.time_zone,
-    )
-
-
-def _line(row: sa.Row[Any], currency: str) -> InvoiceLine:
-    usage = None
-    if row.input_tokens is not None:
-        usage = UsageTotals(
-            row.input_tokens, row.output_tokens, row.cached_input_tokens, row.reasoning_tokens
-        )
-    service = None
-    if row.service_label is not None:
-        service = BillingPeriod(row.service_start, row.service_end, row.service_label)
-    return InvoiceLine(
-        kind=LineKind(row.kind),
-        description=row.description,
-        amount=Money(row.amount_minor_units, currency),
-        expert_id=None if row.expert_id is None else ExpertId(row.expert_id),
-        calls=row.calls,
-        usage=usage,
-        micropoints=MicroPoints(row.micropoints),
-        covered_micropoints=MicroPoints(row.covered_micropoints),
-        expert_shares=tuple(
-            (ExpertId(expert_id), share) for expert_id, share in json.loads(row.expert_shares)
-        ),
-        service_period=service,
-        package_id=None if row.package_id is None else PackageId(row.package_id),
     )

@@ -7,10 +7,9 @@ in the books once, whoever delivers it how often: everything hangs on the insert
 Accounts of the micro-point ledger: `accrued/<customer>` (used, not yet invoiced), `expert/<expert>`.
 """
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
@@ -18,29 +17,26 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from billing.instants import from_micros, to_micros
 from billing.rating import rate
 from billing.store import schema
 from billing.store.engine import Database
+from billing.store.event_rows import (
+    event_content,
+    event_from_content,
+    event_from_row,
+    event_row,
+    tokens_row,
+)
 from billing.store.inserts import insert_if_absent, insert_ignoring_duplicates
 from billing.types import (
-    CatalogVersion,
     CustomerId,
     EventId,
     KeyId,
     MicroPoints,
-    PriceVersion,
-    ProjectId,
     RatedUsage,
     Rates,
-    Usage,
     UsageEvent,
-    UsageIntent,
-    UsageOutcome,
-    UsageSource,
-    UsageStatus,
 )
-from routing_engine.types import ExpertId, ReplicaId
 
 BATCH_EVENTS_MAX = 1_000
 """Events per statement; larger batches are split inside the same transaction."""
@@ -196,39 +192,13 @@ class SqlLedgerStore:
             with self._database.reading() as connection:
                 rows = connection.execute(page).all()
             for row in rows:
-                yield RatedUsage(_event_from_row(row), MicroPoints(int(row.micropoints)))
+                yield RatedUsage(event_from_row(row), MicroPoints(int(row.micropoints)))
             if len(rows) < PAGE_EVENTS:
                 return
             after = (
                 sa.literal(rows[-1].occurred_at, schema.Instant()),
                 sa.literal(rows[-1].event_id, sa.Text()),
             )
-
-
-def event_content(event: UsageEvent) -> str:
-    """Return an event as canonical JSON; equal events have equal content."""
-
-    def plain(value: object) -> object:
-        return to_micros(value) if isinstance(value, datetime) else value
-
-    content = {
-        part: {name: plain(value) for name, value in asdict(item).items()}
-        for part, item in (("intent", event.intent), ("outcome", event.outcome))
-    }
-    return json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-
-
-def event_from_content(content: str) -> UsageEvent:
-    """Return the event whose canonical JSON this is."""
-    raw = json.loads(content)
-    intent, outcome = raw["intent"], raw["outcome"]
-    intent["occurred_at"] = from_micros(intent["occurred_at"])
-    outcome["ended_at"] = from_micros(outcome["ended_at"])
-    outcome["usage"] = Usage(**outcome["usage"])
-    outcome["status"] = UsageStatus(outcome["status"])
-    outcome["usage_source"] = UsageSource(outcome["usage_source"])
-    outcome["flags"] = tuple(outcome["flags"])
-    return UsageEvent(UsageIntent(**intent), UsageOutcome(**outcome))
 
 
 def _record_batch(
@@ -286,7 +256,7 @@ def _insert_events(connection: Connection, arrivals: Sequence[_Arrival], now: da
     if not arrivals:
         return set()
     insert = insert_ignoring_duplicates(connection, schema.usage_events)
-    rows = [_event_row(arrival, now) for arrival in arrivals]
+    rows = [event_row(arrival.event, arrival.digest, now) for arrival in arrivals]
     returned = connection.execute(insert.returning(schema.usage_events.c.event_id), rows)
     return set(returned.scalars())
 
@@ -324,7 +294,7 @@ def _insert_lines(
                 "occurred_at": intent.occurred_at,
                 "expert_id": intent.expert_id,
                 "price_version": intent.price_version,
-                **asdict(outcome.usage),
+                **tokens_row(outcome.usage),
                 "billed_calls": outcome.billed_calls,
                 "micropoints": cost,
                 "invoice_id": None,
@@ -401,59 +371,3 @@ def _move_cursor(connection: Connection, journal_id: str, position: int, now: da
         .where(table.c.journal_id == journal_id, table.c.position < position)
         .values(position=position, recorded_at=now)
     )
-
-
-def _event_row(arrival: _Arrival, now: datetime) -> dict[str, Any]:
-    intent, outcome = arrival.event.intent, arrival.event.outcome
-    row = {name: getattr(intent, name) for name in UsageIntent.__slots__}
-    row |= {name: getattr(outcome, name) for name in UsageOutcome.__slots__ if name != "usage"}
-    row |= asdict(outcome.usage)
-    row |= {
-        "digest": arrival.digest,
-        "streamed": int(intent.streamed),
-        "flags": json.dumps(outcome.flags),
-        "recorded_at": now,
-    }
-    return row
-
-
-def _event_from_row(row: sa.Row[Any]) -> UsageEvent:
-    intent = UsageIntent(
-        event_id=EventId(row.event_id),
-        request_id=row.request_id,
-        customer_id=CustomerId(row.customer_id),
-        project_id=ProjectId(row.project_id),
-        key_id=KeyId(row.key_id),
-        expert_id=ExpertId(row.expert_id),
-        replica_id=ReplicaId(row.replica_id),
-        price_version=PriceVersion(row.price_version),
-        catalog_version=CatalogVersion(row.catalog_version),
-        dictionary_version=row.dictionary_version,
-        route_source=row.route_source,
-        operation=row.operation,
-        streamed=bool(row.streamed),
-        occurred_at=row.occurred_at,
-        hold=MicroPoints(row.hold),
-        input_tokens_max=row.input_tokens_max,
-        output_tokens_max=row.output_tokens_max,
-        input_tokens_estimate=row.input_tokens_estimate,
-    )
-    outcome = UsageOutcome(
-        event_id=EventId(row.event_id),
-        status=UsageStatus(row.status),
-        usage=Usage(
-            row.input_tokens, row.output_tokens, row.cached_input_tokens, row.reasoning_tokens
-        ),
-        usage_source=UsageSource(row.usage_source),
-        ended_at=row.ended_at,
-        delivered_chunks=row.delivered_chunks,
-        delivered_bytes=row.delivered_bytes,
-        reported_input_tokens=row.reported_input_tokens,
-        reported_output_tokens=row.reported_output_tokens,
-        backend_status=row.backend_status,
-        time_to_first_byte_us=row.time_to_first_byte_us,
-        duration_us=row.duration_us,
-        flags=tuple(json.loads(row.flags)),
-        billed_calls=row.billed_calls,
-    )
-    return UsageEvent(intent, outcome)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from billing.errors import StoreUnavailable
 from billing.store import schema
 from billing.store.engine import open_database
-from billing.store.ledger import event_content, event_from_content
+from billing.store.event_rows import event_content, event_from_content
 from billing.types import PriceVersion, UsageStatus
 from tests.billing.books import Books, a_customer, an_event, an_expert, at
 
