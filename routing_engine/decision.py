@@ -19,8 +19,8 @@ FIRST_REQUESTS = 5
 """Requests of a new caller that the table decides for the most part."""
 
 TABLE_SHARE_FIRST = 0.8
-TABLE_SHARE_MIN = 0.1
-"""The share halves with every request after the first ones; below this it is zero."""
+_LATER_SHARES = (0.4, 0.2, 0.1)
+"""The share halves with each request after the first ones, three times; then the gate decides alone."""
 
 HINT_ODDS = 12.0
 """What a matched dictionary concept multiplies its expert's odds by: strong, yet a sure gate overrules it."""
@@ -44,8 +44,8 @@ def table_share(caller_request_count: int) -> float:
     """Return the fallback table's share in the blend for a caller who has made that many requests."""
     if caller_request_count < FIRST_REQUESTS:
         return TABLE_SHARE_FIRST
-    share = TABLE_SHARE_FIRST / 2.0 ** (caller_request_count - FIRST_REQUESTS + 1)
-    return share if share >= TABLE_SHARE_MIN else 0.0
+    later = caller_request_count - FIRST_REQUESTS
+    return _LATER_SHARES[later] if later < len(_LATER_SHARES) else 0.0
 
 
 def decide(
