@@ -21,6 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route as HttpRoute
 
 from billing.catalog import Catalog, apply_catalog
+from billing.faults import arm_from_environment
 from billing.holds import HoldBook
 from billing.ids import EventIdMint
 from billing.meter import Meter
@@ -118,6 +119,7 @@ async def open_gateway(
         ArtefactError: a routing artefact can't be used.
     """
     billing = billing or BillingSettings()
+    arm_from_environment()
     catalog = settings.catalog_document.to_catalog(os.environ)
     async with AsyncExitStack() as stack:
         database = stack.enter_context(await asyncio.to_thread(open_books, settings, catalog))

@@ -5,6 +5,7 @@ ends in exactly one outcome, whatever is raised or cancelled on the way; the out
 that it also works in a cancelled task's ``finally``.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -51,6 +52,9 @@ ERROR_BODY_MAX = 64 << 10
 
 DRAIN_S = 0.05
 """How long the end of a stream is waited for after its last event, to reuse the connection."""
+
+OUTCOME_TIMEOUT_S = 5.0
+"""How long an answer's last byte waits for a disk that doesn't take its outcome."""
 
 CHAT_PATH = "/chat/completions"
 
@@ -204,12 +208,13 @@ class ChatProxy:
         body = await answer.read(self._answer_bytes_max)
         call.context.backend_wait_ns += time.perf_counter_ns() - began_ns
         call.reported = read_answer(body)
+        _note_usage(slot, call.reported)
         call.first_byte_ns = time.perf_counter_ns()
         call.delivered_chunks = 1
         call.delivered_bytes = len(body)
         call.status = UsageStatus.COMPLETED
         self._conclude(call)
-        await self._meter.finished(call.admission.event_id)
+        await self._durable(call)
         slot.begin_chunk()
         await send(self._start(call, answer, len(body)))
         await send({"type": "http.response.body", "body": body})
@@ -253,7 +258,7 @@ class ChatProxy:
             return
         call.status = UsageStatus.COMPLETED
         self._conclude(call)
-        await self._meter.finished(call.admission.event_id)
+        await self._durable(call)
         if not is_started:
             await send(self._start(call, answer, None))
         await send({"type": "http.response.body", "body": held_back, "more_body": False})
@@ -307,12 +312,24 @@ class ChatProxy:
         call.status = UsageStatus.BACKEND_ERROR
         call.flags.append(type(error).__name__)
         self._conclude(call)
-        await self._meter.finished(call.admission.event_id)
+        await self._durable(call)
         log.warning(
             "stream_broken",
             extra={"request_id": call.context.request_id, "error": type(error).__name__},
         )
         await send({"type": "http.response.body", "body": error_event(error), "more_body": False})
+
+    async def _durable(self, call: Call) -> None:
+        """Return when the outcome is durable, or after `OUTCOME_TIMEOUT_S`.
+
+        Past the deadline the answer goes out all the same: the intent is durable and the progress slot holds the
+        usage, so that the event is billed right even if this process dies before the disk takes the outcome.
+        """
+        try:
+            async with asyncio.timeout(OUTCOME_TIMEOUT_S):
+                await self._meter.finished(call.admission.event_id)
+        except TimeoutError:
+            log.error("outcome_late", extra={"event_id": call.admission.event_id})
 
     def _start(self, call: Call, answer: BackendAnswer, size_bytes: int | None) -> dict[str, Any]:
         response_headers = [
