@@ -5,6 +5,7 @@ Run as ``python -m benchmarks.scripted_backend PORT``; used by the benchmarks on
 
 import asyncio
 import sys
+from typing import cast
 
 import uvloop
 
@@ -51,7 +52,8 @@ class ScriptedBackend(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
-        self.transport = transport
+        # uvloop's transports implement asyncio.Transport without inheriting from it.
+        self.transport = cast("asyncio.Transport", transport)
         self.buffer = b""
 
     def data_received(self, data: bytes) -> None:
@@ -68,7 +70,6 @@ class ScriptedBackend(asyncio.Protocol):
                 return
             body = self.buffer[end + 4 : end + 4 + length]
             self.buffer = self.buffer[end + 4 + length :]
-            assert isinstance(self.transport, asyncio.Transport)
             if b'"stream":true' in body:
                 self.transport.write(STREAM_HEAD)
                 for _ in range(CHUNKS):
