@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import aiohttp
-from routing_engine.client import EngineClient, Router, near_matches
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -51,6 +50,7 @@ from gateway.problems import METHOD_NOT_ALLOWED, NOT_FOUND, body_of
 from gateway.proxy import ChatProxy
 from gateway.settings import GatewaySettings
 from gateway.telemetry import Telemetry
+from routing_engine.client import EngineClient, Router, near_matches
 from term_db.dictionary import Dictionary
 from term_db.errors import TermDbError
 from term_db.normalise import normalise
@@ -136,11 +136,13 @@ async def open_gateway(
             on_change=lambda accounts: set_limits(holds, accounts),
         )
         load_spent(holds, watcher.current, ledger.spent_since, clock())
+        # What can be refused is read before the task group, which would wrap the refusal in a group of its own.
+        dictionary = Dictionary(settings.data_dir / "snapshots")
+        router = Router.load(settings.data_dir / "routing", catalog.experts, catalog.default_expert)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         tasks_running: list[asyncio.Task[None]] = []
         stack.callback(lambda: [task.cancel() for task in tasks_running])
         tasks_running.append(tasks.create_task(watcher.watch()))
-        dictionary = Dictionary(settings.data_dir / "snapshots")
         tasks_running.append(
             tasks.create_task(_watch_dictionary(dictionary, settings.terms.refresh_s))
         )
@@ -177,9 +179,7 @@ async def open_gateway(
         admitter = Admitter(
             experts=experts,
             accounts=lambda: watcher.current,
-            router=Router.load(
-                settings.data_dir / "routing", catalog.experts, catalog.default_expert
-            ),
+            router=router,
             engine=engine_client,
             engine_deadline_s=settings.routing.engine_deadline_ms / 1000,
             holds=holds,
