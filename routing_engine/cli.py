@@ -27,6 +27,10 @@ DEFAULT_DATA_DIR = Path("expertgate-data")
 @engine_app.command("train")
 def train(
     data: DataFile = None,
+    experts: Annotated[
+        Path | None,
+        typer.Option(help="TOML with the experts' domains and vocabulary. Default: the demo's."),
+    ] = None,
     data_dir: DataDir = DEFAULT_DATA_DIR,
     seed: Annotated[int, typer.Option(help="The same seed gives the same artefacts.")] = 0,
     second_stage: Annotated[
@@ -39,18 +43,16 @@ def train(
     from rich.progress import Progress, TaskID
 
     from routing_engine.artefacts import SECOND_STAGE_FILE
-    from routing_engine.engine.experts import DEMO_EXPERTS
     from routing_engine.training.dataset import domains_of, packaged_prompts, read_prompts
     from routing_engine.training.evaluate import evaluate
     from routing_engine.training.first_stage import train_first_stage
+    from routing_engine.training.vocabulary import packaged_vocabulary, read_vocabulary
 
     rows = read_prompts(data or packaged_prompts())
-    # The demo's prompts name no domain; its experts do.
-    domains = (
-        {expert.expert_id: expert.domain for expert in DEMO_EXPERTS}
-        if data is None
-        else domains_of(rows)
-    )
+    # The demo's vocabulary is about the demo's experts: it has no place in somebody else's data.
+    described = experts or (packaged_vocabulary() if data is None else None)
+    vocabulary = None if described is None else read_vocabulary(described)
+    domains = {**domains_of(rows), **(vocabulary.domains if vocabulary else {})}
     directory = data_dir / "routing"
     console = Console(stderr=True)
     second = None
@@ -62,7 +64,7 @@ def train(
                 tasks[phase] = progress.add_task(phase, total=total)
             progress.update(tasks[phase], completed=done)
 
-        train_first_stage(rows, directory, seed=seed, domains=domains, progress=show)
+        train_first_stage(rows, directory, vocabulary=vocabulary, seed=seed, progress=show)
         if second_stage:
             from routing_engine.engine.second_stage import train_second_stage
 

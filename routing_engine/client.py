@@ -8,14 +8,14 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import aiohttp
 import msgspec
 import numpy as np
 
 from routing_engine.artefacts import GATE_FILE, TABLE_FILE
-from routing_engine.decision import Policy, Scores, decide, is_unsure
+from routing_engine.decision import Policy, Scores, decide, has_human_text, is_unsure
 from routing_engine.errors import ArtefactError, EngineUnavailable
 from routing_engine.features import features_of
 from routing_engine.gate import BUCKETS, Floats, Gate, load_gate
@@ -94,16 +94,7 @@ class Router:
         self, request: RouteRequest, load: Mapping[ExpertId, float] = NO_LOAD
     ) -> RoutingDecision:
         """Return the first stage's decision."""
-        gate, table = self.scores(request)
-        return decide(
-            gate,
-            table,
-            request,
-            policy=self._policy,
-            load=load,
-            default_expert=self._default_expert,
-            artefact_version=self.artefact_version,
-        )
+        return self._decide(*self.scores(request), request, load)
 
     def scores(self, request: RouteRequest) -> tuple[Scores | None, Scores | None]:
         """Return the raw probabilities of gate and table by configured expert; None for a missing one."""
@@ -130,9 +121,11 @@ class Router:
 
         An engine that is late, down or without an opinion of its own changes nothing.
         """
-        first = self.decide(request, load)
-        has_text = bool(request.text.strip())
-        if not has_text or not is_unsure(first, self._policy):
+        gate, table = self.scores(request)
+        first = self._decide(gate, table, request, load)
+        # A busy expert's damped score says nothing about how sure the first stage is.
+        unloaded = self._decide(gate, table, request, NO_LOAD) if load else first
+        if not has_human_text(request.text) or not is_unsure(unloaded, self._policy):
             return first
         try:
             second = await engine.route(request, deadline_s=deadline_s)
@@ -150,6 +143,23 @@ class Router:
             reason=f"second stage of the gate; the first was unsure ({first.score:.2f})",
         )
 
+    def _decide(
+        self,
+        gate: Scores | None,
+        table: Scores | None,
+        request: RouteRequest,
+        load: Mapping[ExpertId, float],
+    ) -> RoutingDecision:
+        return decide(
+            gate,
+            table,
+            request,
+            policy=self._policy,
+            load=load,
+            default_expert=self._default_expert,
+            artefact_version=self.artefact_version,
+        )
+
     def _named(self, scores: Floats, labels: Sequence[str]) -> Scores:
         values: list[float] = np.asarray(scores, dtype=float).tolist()
         return {
@@ -159,14 +169,17 @@ class Router:
         }
 
 
+_Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
 class _Candidate(msgspec.Struct):
     expert_id: str
-    score: float
+    score: _Share
 
 
 class _EngineAnswer(msgspec.Struct):
     expert_id: str
-    score: float
+    score: _Share
     candidates: list[_Candidate] = []
     artefact_version: str = ""
 
@@ -200,9 +213,12 @@ class EngineClient:
         try:
             async with asyncio.timeout(deadline_s):
                 async with self._session.post(
-                    self._url, data=body, headers={"Content-Type": "application/json"}
+                    self._url,
+                    data=body,
+                    headers={"Content-Type": "application/json"},
+                    allow_redirects=False,
                 ) as response:
-                    content = await response.content.read(ANSWER_BYTES_MAX)
+                    content = await _read_bounded(response.content)
             if response.status != 200:
                 raise EngineUnavailable(f"the engine answered with status {response.status}")
             answer = msgspec.json.decode(content, type=_EngineAnswer)
@@ -218,3 +234,13 @@ class EngineClient:
             ),
             artefact_version=answer.artefact_version,
         )
+
+
+async def _read_bounded(stream: aiohttp.StreamReader) -> bytes:
+    """Return a body to its end; one read may return less than what is still coming."""
+    content = bytearray()
+    while piece := await stream.read(ANSWER_BYTES_MAX):
+        content += piece
+        if len(content) > ANSWER_BYTES_MAX:
+            raise EngineUnavailable(f"the engine's answer is longer than {ANSWER_BYTES_MAX} bytes")
+    return bytes(content)

@@ -4,6 +4,7 @@ A new caller is routed mostly by the table, until the gate takes over by a state
 table's share is 0.8 for the first five requests, then 0.4, 0.2, 0.1, then 0.
 """
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -26,10 +27,11 @@ HINT_ODDS = 12.0
 """What a matched dictionary concept multiplies its expert's odds by: strong, yet a sure gate overrules it."""
 
 CANDIDATES = 3
-TEXT_LENGTH_MIN = 2
-"""Code points of human text below which nothing is classified; 合同 has two."""
+LETTERS_MIN = 2
+"""Letters, digits and ideographs below which nothing is classified; 合同 has two."""
 
 Scores = Mapping[ExpertId, float]
+NO_SCORES: Scores = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +67,10 @@ def decide(
         table: those of the fallback table; None when there is none.
         load: share of each expert's capacity in use during the last 100 ms, 0 to 1.
     """
-    if len(request.text.strip()) < TEXT_LENGTH_MIN or (gate is None and table is None):
-        why = (
-            "no text to go by" if gate is not None or table is not None else "no gate and no table"
-        )
-        return _default(request, default_expert, why, artefact_version)
+    if gate is None and table is None:
+        return _default(request, default_expert, "no gate and no table", artefact_version)
+    if not has_human_text(request.text):
+        return _default(request, default_expert, "no text to go by", artefact_version)
     gate = None if gate is None else _with_hints(gate, request)
     table = None if table is None else _with_hints(table, request)
     share, source, reason = _blend(gate, table, request, policy)
@@ -84,7 +85,7 @@ def decide(
     )
     if not blended or max(blended.values()) < threshold:
         best = f"best score {max(blended.values()):.2f}" if blended else "nothing allowed is scored"
-        return _default(request, default_expert, f"unsure, {best}", artefact_version)
+        return _default(request, default_expert, f"unsure, {best}", artefact_version, blended)
     damped = sorted(
         (
             ExpertScore(expert_id, score * (1.0 - min(1.0, max(0.0, load.get(expert_id, 0.0)))))
@@ -105,8 +106,14 @@ def decide(
     )
 
 
+def has_human_text(text: str) -> bool:
+    """Say whether a text holds enough letters to be classified."""
+    letters = (character for character in text if character.isalnum())
+    return sum(1 for _ in itertools.islice(letters, LETTERS_MIN)) >= LETTERS_MIN
+
+
 def is_unsure(decision: RoutingDecision, policy: Policy) -> bool:
-    """Say whether another opinion is worth asking for."""
+    """Say whether another opinion is worth asking for; `decision` is one made without load."""
     if decision.source is RouteSource.DEFAULT:
         return True
     return decision.score < policy.gate_abstain_below
@@ -146,11 +153,20 @@ def _with_hints(scores: Scores, request: RouteRequest) -> dict[ExpertId, float]:
 
 
 def _default(
-    request: RouteRequest, default_expert: ExpertId, why: str, artefact_version: str
+    request: RouteRequest,
+    default_expert: ExpertId,
+    why: str,
+    artefact_version: str,
+    scores: Scores = NO_SCORES,
 ) -> RoutingDecision:
+    """Return the default expert, or the best allowed one where it isn't allowed.
+
+    With nothing at all allowed the default is named; whoever checks entitlement refuses it with its reason.
+    """
     expert_id = default_expert
     if request.allowed and default_expert not in request.allowed:
-        expert_id = min(request.allowed)
+        # The smaller id wins a tie, so that a decision can be reproduced.
+        expert_id = min(request.allowed, key=lambda each: (-scores.get(each, 0.0), each))
     return RoutingDecision(
         expert_id=expert_id,
         source=RouteSource.DEFAULT,

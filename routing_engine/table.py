@@ -1,7 +1,8 @@
 """The fallback table: exactly 128 KiB that map n-gram hashes to expert evidence, usable without torch or gate.
 
-4,096 buckets of 32 learned signed bytes; the small head that turns their sum into scores lies beside it in
-``table.json``. Learned vectors beat expert ids and log-odds at this size (docs/adr/0009).
+8,192 buckets of 16 learned signed bytes; the small head that turns their sum into scores lies beside it in
+``table.json``. Learned vectors beat expert ids and log-odds at this size, and more, shorter vectors beat fewer,
+longer ones: what costs accuracy is collisions (docs/adr/0009).
 """
 
 import json
@@ -26,8 +27,8 @@ from routing_engine.gate import Floats, softmax
 
 KIND = "fallback-table"
 TABLE_BYTES = 131_072
-TABLE_BUCKETS = 4_096
-TABLE_WIDTH = 32
+TABLE_BUCKETS = 8_192
+TABLE_WIDTH = 16
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from routing_engine.training.dataset import LabelledPrompt
 from routing_engine.types import Expert, ExpertId, RouteRequest
 
 ECE_BINS = 10
+DEFAULT_LABEL = "general"
 ESTABLISHED = 1_000
 """Requests after which a caller is routed by the gate alone."""
 
@@ -49,7 +50,9 @@ def evaluate(
     experts = [
         Expert(ExpertId(label), number, "", label, ()) for number, label in enumerate(labels)
     ]
-    router = Router.load(directory, experts, ExpertId(labels[0]))
+    # An abstention is a choice too: it counts as the default expert, as it would be served.
+    default = DEFAULT_LABEL if DEFAULT_LABEL in labels else labels[0]
+    router = Router.load(directory, experts, ExpertId(default))
     counts: dict[str, list[bool]] = {}
     by_expert: dict[str, list[bool]] = {}
     confused: dict[tuple[str, str], int] = {}
