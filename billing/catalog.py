@@ -382,7 +382,8 @@ def _to_expert(expert: ExpertDocument, path: str, environ: Mapping[str, str]) ->
         expert.number,
         expert.domain,
         expert.name,
-        tuple(replicas),
+        # Sorting is stable: equal priorities keep the order of the file.
+        tuple(sorted(replicas, key=lambda replica: -replica.priority)),
         expert.description,
         expert.output_tokens_max,
         expert.prompt_overhead_tokens,

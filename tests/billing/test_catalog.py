@@ -47,6 +47,19 @@ def test_backend_keys_come_from_the_environment_and_stay_out_of_the_document():
         parse_catalog(document).to_catalog({})
 
 
+def test_replicas_come_by_priority_then_in_the_order_of_the_file():
+    document = a_document()
+    document["experts"][0]["replicas"] = [
+        {"base_url": f"http://{name}/v1", "model": "m", "priority": priority}
+        for name, priority in (("spare", -1), ("first", 0), ("second", 0), ("best", 5))
+    ]
+    replicas = parse_catalog(document).to_catalog({}).experts[0].replicas
+    assert [replica.base_url for replica in replicas] == [
+        f"http://{name}/v1" for name in ("best", "first", "second", "spare")
+    ]
+    assert [replica.replica_id[-1] for replica in replicas] == ["3", "1", "2", "0"]
+
+
 def _with(path, value):
     document = a_document()
     place = document
