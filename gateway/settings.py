@@ -95,9 +95,6 @@ class EngineSettings(_Section):
     port: Annotated[int, Field(ge=1, le=65535)] = Field(
         8090, description="loopback port of the embedded engine"
     )
-    start_timeout_s: Annotated[float, Field(gt=0)] = Field(
-        300.0, description="time the engine may take to load its model, in seconds"
-    )
 
 
 class BackendSettings(_Section):
