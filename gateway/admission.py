@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 import msgspec
-from routing_engine.client import EngineClient, Router
 
 from billing.errors import ExpertNotEntitled, UnpricedExpert
 from billing.holds import HoldBook
@@ -25,6 +24,7 @@ from gateway.forwarding import output_tokens_cap
 from gateway.limits import scopes_of
 from gateway.load import LoadWindow
 from gateway.types import Principal
+from routing_engine.client import EngineClient, Router
 from routing_engine.types import (
     Expert,
     ExpertId,

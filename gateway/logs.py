@@ -3,11 +3,12 @@
 Never prompts, customers' terms or credentials; a filter masks whatever looks like one of our keys as a second net.
 """
 
-import json
 import logging
 import re
 import sys
 from datetime import UTC, datetime
+
+import msgspec
 
 _KEY = re.compile(r"eg_[0-9A-Za-z]{20,}")
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
@@ -29,7 +30,7 @@ class JsonFormatter(logging.Formatter):
         )
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
-        return _KEY.sub("eg_…", json.dumps(fields, ensure_ascii=False, default=str))
+        return _KEY.sub("eg_…", msgspec.json.encode(fields, enc_hook=str).decode())
 
 
 def configure_logging(level: str = "INFO") -> None:

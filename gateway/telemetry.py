@@ -4,7 +4,11 @@ Names and units follow the GenAI semantic conventions where one exists; ours beg
 lossy by nature: nothing is ever billed from it.
 """
 
+from collections import Counter
+from collections.abc import Iterator
+
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.metrics import Observation
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
 from opentelemetry.sdk.resources import Resource
@@ -39,13 +43,24 @@ class Telemetry:
         self._first_token = meter.create_histogram("gen_ai.server.time_to_first_token", unit="s")
         self._tokens = meter.create_histogram("gen_ai.client.token.usage", unit="{token}")
         self._overhead = meter.create_histogram("expertgate.overhead.duration", unit="s")
-        self._requests = meter.create_counter("expertgate.requests", unit="{request}")
-        self._points = meter.create_counter("expertgate.base_points", unit="{micropoint}")
-        self._in_flight = meter.create_up_down_counter("expertgate.requests.active")
+        # Counters are plain dictionaries, read when somebody scrapes: an SDK call per request and counter would
+        # cost more than the rest of the bookkeeping together.
+        self._ended: Counter[tuple[str, str, str]] = Counter()
+        self._points: Counter[str] = Counter()
+        self._active: Counter[str] = Counter()
+        meter.create_observable_counter(
+            "expertgate.requests", [lambda _: self._observe_ended()], unit="{request}"
+        )
+        meter.create_observable_counter(
+            "expertgate.base_points", [lambda _: _observe(self._points)], unit="{micropoint}"
+        )
+        meter.create_observable_up_down_counter(
+            "expertgate.requests.active", [lambda _: _observe(self._active)], unit="{request}"
+        )
 
     def request_started(self, decision: RoutingDecision) -> None:
         """Count a request that was sent to an expert."""
-        self._in_flight.add(1, {"expert": decision.expert_id})
+        self._active[decision.expert_id] += 1
 
     def request_ended(
         self,
@@ -60,12 +75,9 @@ class Telemetry:
     ) -> None:
         """Record how a request ended."""
         expert = {"expert": decision.expert_id}
-        self._in_flight.add(-1, expert)
-        self._requests.add(
-            1,
-            {"expert": decision.expert_id, "route_source": decision.source.value, "status": status},
-        )
-        self._points.add(micropoints, expert)
+        self._active[decision.expert_id] -= 1
+        self._ended[decision.expert_id, decision.source.value, status] += 1
+        self._points[decision.expert_id] += micropoints
         self._duration.record(duration_s, expert)
         self._overhead.record(overhead_s)
         if first_byte_s is not None:
@@ -81,9 +93,18 @@ class Telemetry:
         """Return every metric of this process in Prometheus' text format."""
         return generate_latest(REGISTRY)
 
+    def _observe_ended(self) -> Iterator[Observation]:
+        for (expert, source, status), count in list(self._ended.items()):
+            yield Observation(count, {"expert": expert, "route_source": source, "status": status})
+
     def close(self) -> None:
         """Unregister the instruments."""
         self._provider.shutdown()
+
+
+def _observe(counts: Counter[str]) -> Iterator[Observation]:
+    for expert, value in list(counts.items()):
+        yield Observation(value, {"expert": expert})
 
 
 def _buckets(name: str, boundaries: tuple[float, ...]) -> View:
