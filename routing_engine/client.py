@@ -8,11 +8,10 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated, Protocol, cast
 
 import aiohttp
 import msgspec
-import numpy as np
 
 from routing_engine.artefacts import GATE_FILE, TABLE_FILE
 from routing_engine.decision import Policy, Scores, decide, has_human_text, is_unsure
@@ -31,6 +30,9 @@ from routing_engine.types import (
 
 NEAR_MATCHES = 3
 NO_LOAD: Mapping[ExpertId, float] = {}
+
+SURE_FROM = 0.5
+"""Without gate and table, the second stage is believed from this score on."""
 
 ANSWER_BYTES_MAX = 1 << 16
 """Longest decision of an engine that is read."""
@@ -65,9 +67,10 @@ class Router:
         self._gate, self._table = gate, table
         self._known = frozenset(expert.expert_id for expert in experts)
         self._default_expert = default_expert
+        table_abstains = table.facts.abstain_below if table else SURE_FROM
         self._policy = Policy(
-            gate_abstain_below=gate.facts.abstain_below if gate else 1.0,
-            table_abstain_below=table.facts.abstain_below if table else 1.0,
+            gate_abstain_below=gate.facts.abstain_below if gate else table_abstains,
+            table_abstain_below=table_abstains,
         )
         versions = [each.version for each in (gate, table) if each is not None]
         self.artefact_version = "+".join(versions) or "none"
@@ -103,10 +106,8 @@ class Router:
         buckets, weights = features_of(request.text, request.concept_ids, bucket_count=BUCKETS)
         gate, table = self._gate, self._table
         return (
-            None if gate is None else self._named(gate.scores(buckets, weights), gate.facts.labels),
-            None
-            if table is None
-            else self._named(table.scores(buckets, weights), table.facts.labels),
+            self._named(gate.scores(buckets, weights), gate.facts.labels) if gate else None,
+            self._named(table.scores(buckets, weights), table.facts.labels) if table else None,
         )
 
     async def decide_escalated(
@@ -161,12 +162,11 @@ class Router:
         )
 
     def _named(self, scores: Floats, labels: Sequence[str]) -> Scores:
-        values: list[float] = np.asarray(scores, dtype=float).tolist()
-        return {
-            ExpertId(label): value
-            for label, value in zip(labels, values, strict=True)
-            if label in self._known
-        }
+        values: list[float] = scores.tolist()
+        named = cast("dict[ExpertId, float]", dict(zip(labels, values, strict=True)))
+        if self._known.issuperset(labels):
+            return named
+        return {label: score for label, score in named.items() if label in self._known}
 
 
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]

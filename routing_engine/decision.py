@@ -74,33 +74,31 @@ def decide(
     gate = None if gate is None else _with_hints(gate, request)
     table = None if table is None else _with_hints(table, request)
     share, source, reason = _blend(gate, table, request, policy)
-    blended = {
-        expert_id: share * (table or {}).get(expert_id, 0.0)
-        + (1.0 - share) * (gate or {}).get(expert_id, 0.0)
-        for expert_id in {**(gate or {}), **(table or {})}
-        if request.allowed is None or expert_id in request.allowed
-    }
+    blended = _weighted(gate, table, share)
+    if request.allowed is not None:
+        blended = {each: score for each, score in blended.items() if each in request.allowed}
     threshold = (
         policy.table_abstain_below if source is RouteSource.TABLE else policy.gate_abstain_below
     )
     if not blended or max(blended.values()) < threshold:
         best = f"best score {max(blended.values()):.2f}" if blended else "nothing allowed is scored"
         return _default(request, default_expert, f"unsure, {best}", artefact_version, blended)
+    # Ties go to the smaller id, so that a decision can be reproduced.
     damped = sorted(
         (
-            ExpertScore(expert_id, score * (1.0 - min(1.0, max(0.0, load.get(expert_id, 0.0)))))
-            for expert_id, score in blended.items()
-        ),
-        # Ties go to the smaller id, so that a decision can be reproduced.
-        key=lambda each: (-each.score, each.expert_id),
+            -score * (1.0 - min(1.0, max(0.0, load.get(expert_id, 0.0)))) if load else -score,
+            expert_id,
+        )
+        for expert_id, score in blended.items()
     )
+    candidates = tuple(ExpertScore(name, -score) for score, name in damped[:CANDIDATES])
     return RoutingDecision(
-        expert_id=damped[0].expert_id,
+        expert_id=candidates[0].expert_id,
         source=source,
-        score=damped[0].score,
+        score=candidates[0].score,
         stage=1,
         table_share=share,
-        candidates=tuple(damped[:CANDIDATES]),
+        candidates=candidates,
         reason=reason,
         artefact_version=artefact_version,
     )
@@ -137,11 +135,23 @@ def _blend(
     return 0.0, RouteSource.GATE, f"gate alone, request {count + 1} of this caller"
 
 
-def _with_hints(scores: Scores, request: RouteRequest) -> dict[ExpertId, float]:
+def _weighted(gate: Scores | None, table: Scores | None, share: float) -> Scores:
+    """Return the weighted mean of gate and table by expert; an expert that one doesn't know has zero there."""
+    if gate is None or share == 1.0:
+        return table or NO_SCORES
+    if table is None or share == 0.0:
+        return gate
+    blended = {each: score * (1.0 - share) for each, score in gate.items()}
+    for each, score in table.items():
+        blended[each] = blended.get(each, 0.0) + share * score
+    return blended
+
+
+def _with_hints(scores: Scores, request: RouteRequest) -> Scores:
     """Return probabilities with the odds of experts that matched concepts point at multiplied."""
     hinted = {ExpertId(hint) for hint in request.expert_hints if hint in scores}
     if not hinted:
-        return dict(scores)
+        return scores
     # Several concepts that disagree share the evidence.
     factor = HINT_ODDS ** (1.0 / len(hinted))
     raised = {

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-FEATURE_VERSION = "bag-2"
+FEATURE_VERSION = "bag-3"
 
 WINDOW_HEAD = 120
 WINDOW_TAIL = 40
@@ -37,12 +37,12 @@ Weights = npt.NDArray[np.float32]
 
 _WORD = re.compile(r"[a-z0-9_+#\u00df-\u024f]+(?:[.\-'][a-z0-9_+#\u00df-\u024f]+)*")
 _SPACES = re.compile(r"\s+")
-_SEEDS = np.array([0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F], dtype=np.uint32)
 _MIX = np.uint32(0x2C1B3C6D)
-_ROLL = np.uint32(0x01000193)
 _BLANK = np.uint32(0x20)
+_HIGH, _LOW = np.uint32(15), np.uint32(13)
 
-_SEPARATOR, _LETTER, _IDEOGRAPH = 0, 1, 2
+_SEPARATOR, _LETTER, _IDEOGRAPH, _END = 0, 1, 2, 3
+"""Classes of code points; `_END` is what stands behind the window."""
 
 
 def window_of(text: str) -> str:
@@ -91,12 +91,13 @@ def features_of(
     return hashes & np.uint32(bucket_count - 1), weights
 
 
-def _classes() -> npt.NDArray[np.uint8]:
+def _classes() -> npt.NDArray[np.uint32]:
     """Return the class of every code point: separator, letter (of any alphabet) or ideograph."""
-    classes = np.full(0x110000, _LETTER, dtype=np.uint8)
+    classes = np.full(0x110000, _LETTER, dtype=np.uint32)
     for point in range(0x80):
         if not (chr(point).isalnum() or chr(point) in "_+#"):
             classes[point] = _SEPARATOR
+    classes[0] = _END  # never in a window, only behind it
     classes[0x80:0xC0] = _SEPARATOR
     classes[0x2000:0x2C00] = _SEPARATOR  # punctuation, arrows, symbols
     classes[0x2E80:0xAC00] = _IDEOGRAPH  # radicals, kana, CJK
@@ -109,42 +110,60 @@ def _classes() -> npt.NDArray[np.uint8]:
     return classes
 
 
-def _weights_by_pattern(size: int) -> Weights:
-    """Return the weight of an n-gram by its classes, read as a number of base three; zero is no feature."""
-    weights = np.zeros(3**size, dtype=np.float32)
-    for number, pattern in enumerate(itertools.product((0, 1, 2), repeat=size)):
-        if all(each == _IDEOGRAPH for each in pattern):
-            weights[number] = IDEOGRAPHS_WEIGHT[size - 1]
-        elif size >= 3 and _IDEOGRAPH not in pattern and all(pattern[1:-1]) and sum(pattern) > 1:
-            weights[number] = LETTERS_WEIGHT
-    return weights
+def _pattern_weights() -> Weights:
+    """Return the weight of an n-gram by its classes, read as a number of base four; zero is no feature.
+
+    The patterns of one code point come first, then those of two, and so on.
+    """
+    weights = []
+    for size in range(1, NGRAM_MAX + 1):
+        for pattern in itertools.product((_SEPARATOR, _LETTER, _IDEOGRAPH, _END), repeat=size):
+            if all(each == _IDEOGRAPH for each in pattern):
+                weights.append(IDEOGRAPHS_WEIGHT[size - 1])
+            elif size >= 3 and max(pattern) == _LETTER and all(pattern[1:-1]) and sum(pattern) > 1:
+                weights.append(LETTERS_WEIGHT)
+            else:
+                weights.append(0.0)
+    return np.array(weights, dtype=np.float32)
 
 
 _CLASS = _classes()
-_PATTERN_WEIGHTS = [_weights_by_pattern(size) for size in range(1, NGRAM_MAX + 1)]
-_THREE = np.uint8(3)
+_PATTERN_WEIGHTS = _pattern_weights()
+_STARTS = np.array([0, 4, 4 + 16, 4 + 16 + 64], dtype=np.uint32)
+"""Where the patterns of each size begin in `_PATTERN_WEIGHTS`."""
+
+_POWERS = np.array([[1, 4, 16, 64], [0, 1, 4, 16], [0, 0, 1, 4], [0, 0, 0, 1]], dtype=np.uint32)
+_HASHES = np.array(
+    [
+        [0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F],
+        [0, 0x165667B1, 0xD3A2646D, 0xFD7046C5],
+        [0, 0, 0xB55A4F09, 0x7FEB352D],
+        [0, 0, 0, 0x846CA68B],
+    ],
+    dtype=np.uint32,
+)
+"""Column s hashes n-grams of s + 1 code points, row j the j-th of them; linear, mixed afterwards."""
+
+_LONGEST = WINDOW_HEAD + WINDOW_TAIL + 3
+_FOLLOWING = np.arange(_LONGEST)[:, None] + np.arange(NGRAM_MAX)
+"""Row i holds the positions of the n-gram that begins at i."""
 
 
 def _ngrams(window: str) -> tuple[Buckets, Weights]:
-    """Return the mixed hashes of every n-gram that is a feature, and their weights."""
-    points = np.frombuffer(f" {window} ".encode("utf-32-le", "replace"), dtype=np.uint32)
+    """Return the mixed hashes of every n-gram that is a feature, and their weights.
+
+    All sizes are computed at once: for a short prompt it is the number of calls that costs.
+    """
+    padded = f" {window} \0\0\0".encode("utf-32-le", "replace")
+    points = np.frombuffer(padded, dtype=np.uint32)
     classes = _CLASS[points]
     # Every separator hashes like a blank: "sort." and "sort " end the same way.
     points = np.where(classes == _SEPARATOR, _BLANK, points)
-    pattern = classes
-    rolling = points * _SEEDS[0]
-    patterns, hashes = [_PATTERN_WEIGHTS[0][pattern]], [rolling]
-    for size in range(2, NGRAM_MAX + 1):
-        if len(points) < size:
-            break
-        pattern = pattern[:-1] * _THREE + classes[size - 1 :]
-        rolling = (rolling[:-1] * _ROLL) ^ (points[size - 1 :] * _SEEDS[size - 1])
-        patterns.append(_PATTERN_WEIGHTS[size - 1][pattern])
-        hashes.append(rolling)
-    weights, mixed = np.concatenate(patterns), np.concatenate(hashes)
+    following = _FOLLOWING[: len(points) - NGRAM_MAX + 1]
+    weights = _PATTERN_WEIGHTS[classes[following] @ _POWERS + _STARTS]
     is_feature = weights > 0
-    weights, mixed = weights[is_feature], mixed[is_feature]
-    mixed ^= mixed >> np.uint32(15)
+    mixed = (points[following] @ _HASHES)[is_feature]
+    mixed ^= mixed >> _HIGH
     mixed *= _MIX
-    mixed ^= mixed >> np.uint32(13)
-    return mixed, weights
+    mixed ^= mixed >> _LOW
+    return mixed, weights[is_feature]

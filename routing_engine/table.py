@@ -6,6 +6,7 @@ longer ones: what costs accuracy is collisions (docs/adr/0009).
 """
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,26 +31,30 @@ TABLE_BYTES = 131_072
 TABLE_BUCKETS = 8_192
 TABLE_WIDTH = 16
 
+_LAST_BUCKET = np.uint32(TABLE_BUCKETS - 1)
+
 
 @dataclass(frozen=True, slots=True)
 class FallbackTable:
     """The table's bytes and its head.
 
-    Shapes: cells (TABLE_BUCKETS, TABLE_WIDTH) int8, head (TABLE_WIDTH, E), bias (E).
+    Shapes: cells (TABLE_BUCKETS, TABLE_WIDTH) int8, head (TABLE_WIDTH, E), bias (E); `reading` and
+    `reading_bias` are head and bias with scale and temperature in them.
     """
 
     cells: npt.NDArray[np.int8]
     scale: float
     head: Floats
     bias: Floats
+    reading: Floats
+    reading_bias: Floats
     facts: Facts
     version: str
 
     def scores(self, buckets: Buckets, weights: Weights) -> Floats:
         """Return the calibrated probability of each label, shape (E,); buckets may be of a larger table."""
-        rows = self.cells[buckets & np.uint32(TABLE_BUCKETS - 1)]
-        logits = (weights @ rows.astype(np.float32)) * self.scale @ self.head + self.bias
-        return softmax(logits, self.facts.temperature)
+        rows = self.cells[buckets & _LAST_BUCKET].astype(np.float32)
+        return softmax((weights @ rows) @ self.reading + self.reading_bias)
 
 
 def save_table(
@@ -102,11 +107,16 @@ def load_table(directory: Path) -> FallbackTable:
     experts = len(facts.labels)
     if head.shape != (TABLE_WIDTH, experts) or bias.shape != (experts,):
         raise ArtefactError(str(facts_path), f"its head isn't made for {experts} experts")
+    numbers = (scale, facts.temperature, float(np.abs(head).max()), float(np.abs(bias).max()))
+    if not all(map(math.isfinite, numbers)) or facts.temperature <= 0:
+        raise ArtefactError(str(facts_path), "holds values that aren't numbers")
     return FallbackTable(
         cells=np.frombuffer(content, dtype=np.int8).reshape(TABLE_BUCKETS, TABLE_WIDTH),
         scale=scale,
         head=head,
         bias=bias,
+        reading=head * np.float32(scale / facts.temperature),
+        reading_bias=bias / np.float32(facts.temperature),
         facts=facts,
         version=version,
     )
