@@ -25,6 +25,7 @@ from pathlib import Path
 
 from billing.errors import MeteringUnavailable
 from billing.ids import event_id_bytes, event_id_text
+from billing.journal.segments import reserve_space, sync_data
 from billing.types import EventId
 
 SLOTS = 4096
@@ -116,7 +117,7 @@ class ProgressFile:
     def __init__(self, path: Path, *, slots: int = SLOTS) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(self._fd, 0, slots * SLOT_BYTES)
+            reserve_space(self._fd, slots * SLOT_BYTES)
             # A file left by a process with more slots is mapped whole, so that none is overlooked.
             slots = os.fstat(self._fd).st_size // SLOT_BYTES
             self._map = mmap.mmap(self._fd, slots * SLOT_BYTES)
@@ -174,7 +175,7 @@ class ProgressFile:
     def sync(self) -> None:
         """Return when what the slots said at the call is durable."""
         # fdatasync writes dirty pages of shared mappings like msync does, and lets other threads run.
-        os.fdatasync(self._fd)
+        sync_data(self._fd)
 
     def close(self) -> None:
         """Unmap the file; slots still claimed stop recording."""

@@ -6,8 +6,10 @@ written when the file system is full.
 """
 
 import contextlib
+import fcntl
 import os
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,26 @@ SEGMENT_BYTES_MIN = 256 * 1024
 """A segment holds at least one frame of any size twice over, besides its reserve."""
 
 _NAME = re.compile(r"(\d{12})\.segment")
+
+
+def reserve_space(fd: int, size_bytes: int) -> None:
+    """Make a file at least this long, with space on the disk behind it; what it holds stays."""
+    if sys.platform == "darwin":
+        # There is no posix_fallocate; only written zeros are sure to have space.
+        offset = os.fstat(fd).st_size
+        while offset < size_bytes:
+            offset += os.pwrite(fd, bytes(min(size_bytes - offset, 1 << 20)), offset)
+    else:
+        os.posix_fallocate(fd, 0, size_bytes)
+
+
+def sync_data(fd: int) -> None:
+    """Return when a file's data is durable; its size is taken not to have changed."""
+    if sys.platform == "darwin":
+        # Only this empties the drive's own cache too.
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+    else:
+        os.fdatasync(fd)
 
 
 class Disk(Protocol):
@@ -61,7 +83,7 @@ class PosixDisk:
         """Create, preallocate and sync a file and its directory entry."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(fd, 0, size_bytes)
+            reserve_space(fd, size_bytes)
             os.fsync(fd)
             _sync_directory(path.parent)
         except OSError:
@@ -77,7 +99,7 @@ class PosixDisk:
 
     def sync(self, fd: int) -> None:
         """Sync data (fdatasync): the size doesn't change, so no metadata is needed."""
-        os.fdatasync(fd)
+        sync_data(fd)
 
     def close(self, fd: int) -> None:
         """Close a file."""
