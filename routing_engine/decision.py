@@ -83,15 +83,17 @@ def decide(
     if not blended or max(blended.values()) < threshold:
         best = f"best score {max(blended.values()):.2f}" if blended else "nothing allowed is scored"
         return _default(request, default_expert, f"unsure, {best}", artefact_version, blended)
-    # Ties go to the smaller id, so that a decision can be reproduced.
+    # Experts at full load are told apart by their own scores; other ties go to the smaller id, so that a decision
+    # can be reproduced.
     damped = sorted(
         (
             -score * (1.0 - min(1.0, max(0.0, load.get(expert_id, 0.0)))) if load else -score,
+            -score,
             expert_id,
         )
         for expert_id, score in blended.items()
     )
-    candidates = tuple(ExpertScore(name, -score) for score, name in damped[:CANDIDATES])
+    candidates = tuple(ExpertScore(name, abs(score)) for score, _, name in damped[:CANDIDATES])
     return RoutingDecision(
         expert_id=candidates[0].expert_id,
         source=source,
@@ -158,7 +160,8 @@ def _with_hints(scores: Scores, request: RouteRequest) -> Scores:
         expert_id: score * factor if expert_id in hinted else score
         for expert_id, score in scores.items()
     }
-    total = sum(raised.values())
+    # What the scorer gave to experts that aren't configured stays theirs: it is part of the odds.
+    total = sum(raised.values()) + max(0.0, 1.0 - sum(scores.values()))
     return {expert_id: score / total for expert_id, score in raised.items()}
 
 
