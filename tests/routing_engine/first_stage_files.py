@@ -48,15 +48,47 @@ def gate_arrays() -> dict[str, np.ndarray]:
     }
 
 
+def random_gate_arrays() -> dict[str, np.ndarray]:
+    """A gate whose every number matters, and whose scores are neither 0 nor 1."""
+    draw = np.random.default_rng(3)
+    arrays = {
+        name: array if name == "domain_of" else draw.normal(size=array.shape).astype(np.float32)
+        for name, array in gate_arrays().items()
+    }
+    return {**arrays, "affinity": arrays["affinity"] * np.float32(0.05)}
+
+
 def write_gate(directory: Path, facts: Facts = GATE_FACTS, **changed: np.ndarray) -> Path:
     save_tensors(directory / GATE_FILE, {**gate_arrays(), **changed}, facts)
     return directory / GATE_FILE
 
 
-def write_table(directory: Path, facts: Facts = TABLE_FACTS) -> None:
+TableParts = tuple[np.ndarray, float, np.ndarray, np.ndarray]
+
+
+def table_parts() -> TableParts:
+    """Cells, scale, head and bias of a table that sends each sample to its label."""
     cells = np.zeros((TABLE_BUCKETS, TABLE_WIDTH), dtype=np.int8)
     for axis, sample in enumerate(SAMPLES):
         cells[features_of(sample, bucket_count=TABLE_BUCKETS)[0], axis] = 100
     head = np.zeros((TABLE_WIDTH, 3), dtype=np.float32)
     head[0, 0] = head[1, 1] = head[2, 2] = 1.0
-    save_table(directory, cells, 0.04, head, np.zeros(3, dtype=np.float32), facts)
+    return cells, 0.04, head, np.zeros(3, dtype=np.float32)
+
+
+def random_table_parts() -> TableParts:
+    """A table whose every number matters, and whose scores are neither 0 nor 1."""
+    draw = np.random.default_rng(3)
+    return (
+        draw.integers(-127, 128, size=(TABLE_BUCKETS, TABLE_WIDTH), dtype=np.int8),
+        0.02,
+        draw.normal(size=(TABLE_WIDTH, 3)).astype(np.float32),
+        draw.normal(size=3).astype(np.float32),
+    )
+
+
+def write_table(
+    directory: Path, facts: Facts = TABLE_FACTS, parts: TableParts | None = None
+) -> Path:
+    save_table(directory, *(parts or table_parts()), facts)
+    return directory
