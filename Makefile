@@ -5,6 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 DATA_DIR ?= demo-data
+
+# The demo's model is converted once for all test runs.
+export EXPERTGATE_TEST_CACHE ?= $(CURDIR)/$(VENV)/test-cache
 SOURCES := gateway routing_engine billing term_db migrations tests benchmarks
 
 .DEFAULT_GOAL := help
