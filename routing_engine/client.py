@@ -151,6 +151,9 @@ class Router:
         request: RouteRequest,
         load: Mapping[ExpertId, float],
     ) -> RoutingDecision:
+        if request.allowed is not None and not request.allowed <= self._known:
+            # A package may still name an expert that the catalog has lost: nobody can be sent there.
+            request = replace(request, allowed=request.allowed & self._known)
         return decide(
             gate,
             table,
