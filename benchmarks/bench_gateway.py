@@ -26,10 +26,12 @@ import aiohttp
 from rich.console import Console
 from rich.table import Table
 
-from billing.keys import key_digest, make_key
+from benchmarks.report import write_page
+from billing.accounts import create_customer, create_key
+from billing.keys import SECRET_BYTES
 from billing.secrets import ensure_pepper
-from billing.store.accounts import Project, SqlAccountsStore
-from billing.types import ApiKey, Customer, CustomerId, KeyId, ProjectId, SlaTierId
+from billing.store.accounts import SqlAccountsStore
+from billing.types import Customer, CustomerId, KeyId, SlaTierId
 from gateway.app import open_books
 from gateway.settings import load_settings
 
@@ -123,28 +125,23 @@ def prepare(directory: Path, backend_port: int, port: int) -> tuple[Path, str]:
         )
     settings = load_settings(config)
     pepper = ensure_pepper(directory / "secrets" / "pepper")
-    key = make_key(secrets.token_bytes(32))
     now = datetime.now(UTC)
     with open_books(settings, settings.catalog_document.to_catalog(os.environ)) as database:
         store = SqlAccountsStore(database)
         customer = CustomerId("bench")
-        store.add_customer(
+        create_customer(
+            store,
             Customer(customer, "Bench", "EUR", 20_000, SlaTierId("standard")),
             now=now,
             actor="bench",
         )
-        project = ProjectId("bench-default")
-        store.add_project(Project(project, customer, "Default"), now=now, actor="bench")
-        store.add_key(
-            ApiKey(
-                KeyId("bench-key"),
-                customer,
-                project,
-                "bench",
-                key_digest(pepper, key),
-                key[-4:],
-                now,
-            ),
+        _, key = create_key(
+            store,
+            customer_id=customer,
+            name="bench",
+            pepper=pepper,
+            random_bytes=secrets.token_bytes(SECRET_BYTES),
+            key_id=KeyId("bench-key"),
             now=now,
             actor="bench",
         )
@@ -273,7 +270,8 @@ def main() -> None:
         + "\n",
         encoding="utf-8",
     )
-    console.print(f"written to {RESULTS}")
+    write_page()
+    console.print(f"written to {RESULTS} and docs/benchmarks.md")
 
 
 if __name__ == "__main__":
