@@ -66,7 +66,7 @@ def domains_of(rows: Sequence[LabelledPrompt]) -> dict[str, str]:
 def _row(line: str, path: Path, number: int) -> LabelledPrompt:
     try:
         raw = json.loads(line)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise TrainingDataError(str(path), number, f"isn't JSON: {exc}") from exc
     if not isinstance(raw, dict):
         raise TrainingDataError(str(path), number, "isn't a JSON object")
