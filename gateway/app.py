@@ -238,7 +238,7 @@ def build_app(
 
         return with_snapshot, snapshot.version
 
-    return Starlette(
+    app = Starlette(
         routes=[
             HttpRoute("/v1/chat/completions", ChatCompletions(admitter, proxy), methods=["POST"]),
             HttpRoute("/v1/route", Route(admitter), methods=["POST"]),
@@ -266,6 +266,9 @@ def build_app(
         ],
         exception_handlers={404: _not_found, 405: _method_not_allowed},
     )
+    # A redirect would make clients send their prompt twice, and some drop the key on the way.
+    app.router.redirect_slashes = False
+    return app
 
 
 def _open_metering(
