@@ -1,8 +1,31 @@
 """One small training for every test that only needs artefacts of a real one."""
 
+from contextlib import contextmanager
+
 import pytest
 
 from tests.routing_engine.labelled_prompts import own_rows, write_rows
+
+
+@contextmanager
+def one_thread():
+    """Small tensors on many threads are slower than on one, the more so on a busy machine."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def one_torch_thread():
+    """Lets torch compute on one thread during a module's tests."""
+    pytest.importorskip("torch")
+    with one_thread():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -19,5 +42,6 @@ def trained(tmp_path_factory, own_prompts):
     from routing_engine.training.first_stage import train_first_stage
 
     directory = tmp_path_factory.mktemp("trained")
-    train_first_stage(read_prompts(own_prompts), directory, seed=0)
+    with one_thread():
+        train_first_stage(read_prompts(own_prompts), directory, seed=0)
     return directory

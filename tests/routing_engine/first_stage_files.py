@@ -11,6 +11,7 @@ from routing_engine.gate import BAG_WIDTH, BLOCK_WIDTH, BUCKETS
 from routing_engine.gate import KIND as GATE_KIND
 from routing_engine.table import KIND as TABLE_KIND
 from routing_engine.table import TABLE_BUCKETS, TABLE_WIDTH, save_table
+from routing_engine.types import Expert, ExpertId
 
 LABELS = ("bakery", "garage", "general")
 SAMPLES = ("bread flour oven", "brake engine tyre", "hello weather")
@@ -92,3 +93,7 @@ def write_table(
 ) -> Path:
     save_table(directory, *(parts or table_parts()), facts)
     return directory
+
+
+def experts_of(*labels: str) -> list[Expert]:
+    return [Expert(ExpertId(label), number, "", label, ()) for number, label in enumerate(labels)]
