@@ -71,8 +71,8 @@ def train(
             second = train_second_stage(
                 rows, directory / SECOND_STAGE_FILE, seed=seed, progress=show, domains=domains
             )
-    held = [row for row in rows if row.split != "train"] or rows
-    report = evaluate(held, directory)
+    held = [row for row in rows if row.split != "train"]
+    report = evaluate(held or rows, directory)
     if as_json:
         typer.echo(
             json.dumps(
@@ -87,7 +87,11 @@ def train(
             )
         )
         return
-    _show_accuracy(report.accuracy, None if second is None else second.evaluation)
+    _show_accuracy(
+        report.accuracy,
+        None if second is None else second.evaluation,
+        title="held-out accuracy" if held else "accuracy on what was learned",
+    )
     typer.echo(f"{len(rows)} prompts, {len(held)} of them held out; artefacts are in {directory}")
 
 
@@ -134,7 +138,7 @@ def evaluate_command(
             )
         )
         return
-    _show_accuracy(report.accuracy, None)
+    _show_accuracy(report.accuracy, None, title=f"accuracy, split {split}")
     table = Table(title="new callers (blend) by expert")
     table.add_column("expert")
     table.add_column("accuracy", justify="right")
@@ -230,12 +234,14 @@ def _rows_of(rows: "list[LabelledPrompt]", split: str) -> "list[LabelledPrompt]"
     return rows if split == "all" else [row for row in rows if row.split == split]
 
 
-def _show_accuracy(accuracy: dict[str, float], second: dict[str, float] | None) -> None:
+def _show_accuracy(
+    accuracy: dict[str, float], second: dict[str, float] | None, *, title: str
+) -> None:
     from rich.console import Console
     from rich.table import Table
 
     languages = sorted({name.split("_", 1)[1] for name in accuracy if "_" in name})
-    table = Table(title="held-out accuracy")
+    table = Table(title=title)
     table.add_column("scorer")
     for column in ("all", *languages):
         table.add_column(column, justify="right")

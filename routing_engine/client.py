@@ -31,6 +31,9 @@ from routing_engine.types import (
 NEAR_MATCHES = 3
 NO_LOAD: Mapping[ExpertId, float] = {}
 
+NO_ARTEFACTS = "none"
+"""The artefact version of a router that has neither gate nor table."""
+
 SURE_FROM = 0.5
 """Without gate and table, the second stage is believed from this score on."""
 
@@ -73,7 +76,7 @@ class Router:
             table_abstain_below=table_abstains,
         )
         versions = [each.version for each in (gate, table) if each is not None]
-        self.artefact_version = "+".join(versions) or "none"
+        self.artefact_version = "+".join(versions) or NO_ARTEFACTS
 
     @classmethod
     def load(cls, directory: Path, experts: Sequence[Expert], default_expert: ExpertId) -> "Router":

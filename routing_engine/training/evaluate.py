@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from routing_engine.client import Router
+from routing_engine.client import NO_ARTEFACTS, Router
+from routing_engine.errors import ArtefactError
 from routing_engine.training.dataset import LabelledPrompt
 from routing_engine.types import Expert, ExpertId, RouteRequest
 
@@ -44,7 +45,7 @@ def evaluate(
         progress: wraps the rows, so that going through them shows how far it is.
 
     Raises:
-        ArtefactError: an artefact can't be used.
+        ArtefactError: an artefact can't be used, or there is none.
     """
     labels = sorted({row.label for row in rows})
     experts = [
@@ -53,6 +54,8 @@ def evaluate(
     # An abstention is a choice too: it counts as the default expert, as it would be served.
     default = DEFAULT_LABEL if DEFAULT_LABEL in labels else labels[0]
     router = Router.load(directory, experts, ExpertId(default))
+    if router.artefact_version == NO_ARTEFACTS:
+        raise ArtefactError(str(directory), "has no artefacts; run `expertgate engine train`")
     counts: dict[str, list[bool]] = {}
     by_expert: dict[str, list[bool]] = {}
     confused: dict[tuple[str, str], int] = {}
