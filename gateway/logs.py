@@ -38,5 +38,6 @@ def configure_logging(level: str = "INFO") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    # One line per request is ours; uvicorn's own chatter starts at warnings.
+    # One line per request is ours; the libraries' own chatter starts at warnings.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("alembic").setLevel(logging.WARNING)

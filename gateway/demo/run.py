@@ -25,6 +25,9 @@ from gateway.demo.accounts import create_accounts, next_run
 from gateway.demo.client import Sent, send
 from gateway.demo.prompts import PROMPTS, DemoCaller
 from gateway.errors import ConfigError
+from routing_engine.client import Router
+from routing_engine.errors import ArtefactError
+from routing_engine.types import Expert, ExpertId
 
 READY_TIMEOUT_S = 600.0
 """The first start converts the demo's model, which takes a minute on a slow machine."""
@@ -118,9 +121,17 @@ def _publish_dictionary(console: Console, data_dir: Path) -> None:
 
 
 def _train_routing(console: Console, data_dir: Path) -> None:
-    """Train the gate, the table and the second stage on the packaged prompts, when that hasn't been done."""
-    wanted = ("gate.safetensors", "table.bin", "second_stage.safetensors")
-    if all((data_dir / "routing" / name).exists() for name in wanted):
+    """Train gate, table and second stage on the packaged prompts, unless usable ones are there."""
+    directory = data_dir / "routing"
+    experts = [Expert(ExpertId("general"), 1, "general", "General", ())]
+    try:
+        # Artefacts of an older version are refused here, and made anew.
+        Router.load(directory, experts, experts[0].expert_id)
+        wanted = ("gate.safetensors", "table.bin", "second_stage.safetensors")
+        is_trained = all((directory / name).exists() for name in wanted)
+    except ArtefactError:
+        is_trained = False
+    if is_trained:
         return
     console.print("[bold]routing[/]: training gate, fallback table and second stage (once)")
     _expertgate("engine", "train", "--second-stage", "--data-dir", str(data_dir))

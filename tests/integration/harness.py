@@ -204,7 +204,7 @@ class Running:
     async def events(self):
         """Every usage event in the books, once all that is durable has been shipped."""
         assert await asyncio.to_thread(self.gateway.shipper.drain, 20)
-        return [rated for rated in SqlLedgerStore(self.gateway.database).usage()]
+        return list(SqlLedgerStore(self.gateway.database).usage())
 
     async def settled(self, count: int):
         """The books' events once there are `count` of them."""
