@@ -42,6 +42,8 @@ async def serve(settings: GatewaySettings, *, announce: Callable[[str], None]) -
                 timeout_graceful_shutdown=settings.server.drain_s,
             )
             server = uvicorn.Server(config)
+            # From here on connections queue up, so whoever reads the announcement may connect.
+            listener.listen(LISTEN_BACKLOG)
             host, port = listener.getsockname()[:2]
             announce(f"http://{f'[{host}]' if ':' in host else host}:{port}")
             await server.serve(sockets=[listener])
