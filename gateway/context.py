@@ -80,6 +80,16 @@ class RequestContext:
             self.is_rewritten = False
         return self.document.encode()
 
+    def scope_behind(self, scope: Scope) -> Scope:
+        """Return the scope for whatever stands behind us: with the length of the body it will read."""
+        assert self.document is not None, "read_chat comes first"
+        if not (self.is_rewritten or self.document.is_changed):
+            return scope
+        length = str(len(self.current_body())).encode()
+        framing = (headers.CONTENT_LENGTH, b"transfer-encoding")
+        kept = [pair for pair in scope["headers"] if pair[0] not in framing]
+        return {**scope, "headers": [*kept, (headers.CONTENT_LENGTH, length)]}
+
     def replay(self) -> Receive:
         """Return a `receive` that yields the current body once, then whatever the server says."""
         is_sent = False

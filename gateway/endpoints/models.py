@@ -44,10 +44,13 @@ class Models:
         return tuple(
             name
             for name in self._experts.model_names()
-            if entitled is None
-            or not name.startswith(PIN_PREFIX)
-            or name.removeprefix(PIN_PREFIX) in entitled
+            if entitled is None or self._is_allowed(name, entitled)
         )
+
+    def _is_allowed(self, name: str, entitled: frozenset[ExpertId]) -> bool:
+        """Return whether `name`, or what it is an alias of, is free to route or one of `entitled`."""
+        target = self._experts.aliases.get(name, name)
+        return target == AUTO or ExpertId(target.removeprefix(PIN_PREFIX)) in entitled
 
     def _entry(self, name: str) -> dict[str, Any]:
         entry: dict[str, Any] = {

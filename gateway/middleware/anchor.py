@@ -48,7 +48,7 @@ class BindAnchor:
         except GatewayError as exc:
             await send_problem(send, exc)
             return
-        await self.app(scope, context.replay(), send)
+        await self.app(context.scope_behind(scope), context.replay(), send)
 
     def _bind(self, context: RequestContext, scope: Scope) -> None:
         assert context.chat is not None, "read_chat comes first"

@@ -50,7 +50,7 @@ class NormaliseTerms:
         except GatewayError as exc:
             await send_problem(send, exc)
             return
-        await self.app(scope, context.replay(), send)
+        await self.app(context.scope_behind(scope), context.replay(), send)
 
     def _normalise(self, context: RequestContext) -> None:
         assert context.chat is not None, "read_chat comes first"
