@@ -123,6 +123,8 @@ def test_a_sure_table_stands_in_for_an_unsure_gate():
         1.0,
     )
     assert decision.reason == "fallback table, the gate is unsure"
+    at_its_threshold = decided(gate={A: 0.3, B: 0.29}, caller_request_count=ESTABLISHED)
+    assert (at_its_threshold.expert_id, at_its_threshold.source) == (A, RouteSource.GATE)
     both = decided(gate=unsure, table=dict(unsure), caller_request_count=ESTABLISHED)
     assert both.source is RouteSource.DEFAULT
 

@@ -14,6 +14,7 @@ from tests.routing_engine.first_stage_files import (
     SAMPLES,
     TABLE_FACTS,
     gate_arrays,
+    table_parts,
     write_gate,
     write_table,
 )
@@ -75,6 +76,15 @@ def test_an_abstention_counts_as_the_default_expert_that_would_answer(tmp_path):
     report = evaluate(rows, tmp_path)
     assert report.accuracy["blend"] == pytest.approx(2 / 3)
     assert report.confusion == [("bakery", "general", 1)]
+
+
+def test_a_new_callers_blend_is_mostly_the_tables(tmp_path):
+    write_gate(tmp_path)
+    cells, scale, head, bias = table_parts()
+    write_table(tmp_path, parts=(cells, scale, head[:, [1, 0, 2]], bias))
+    report = evaluate(RIGHT[:2], tmp_path)
+    assert (report.accuracy["gate"], report.accuracy["table"]) == (1.0, 0.0)
+    assert report.accuracy["blend"] == 0.0
 
 
 def test_only_the_ten_most_frequent_wrong_pairs_are_named(tmp_path):

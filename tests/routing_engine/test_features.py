@@ -124,6 +124,12 @@ def test_head_and_tail_of_a_long_prompt_both_count():
     assert buckets_of(text.replace("tail", "body")) != buckets_of(text)
 
 
+@pytest.mark.parametrize("length", [161, 640, 641, 5_000])
+def test_the_window_is_the_first_and_the_last_code_points(length):
+    text = "".join(chr(0x4E00 + position) for position in range(length))
+    assert window_of(text) == f"{text[:WINDOW_HEAD]} {text[-WINDOW_TAIL:]}"
+
+
 def test_a_prompt_of_the_windows_length_is_kept_whole():
     text = "ab " * 53 + "c"
     assert len(text) == WINDOW_HEAD + WINDOW_TAIL
