@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from billing.documents.pdf import has_chinese_font
 from billing.money import decimal_text
 from billing.types import LineKind, RatedUsage
 from gateway.demo.accounts import POINT_PRICE_MICROS
@@ -74,6 +75,11 @@ def show_closing(console: Console, closing: Closing) -> None:
     console.print(table)
     console.print(f"PDF   {closing.pdf_path}", soft_wrap=True, highlight=False)
     console.print(f"JSON  {closing.json_path}", soft_wrap=True, highlight=False)
+    if not has_chinese_font():
+        console.print(
+            "[yellow]this machine has no Chinese font[/]: Chinese names on the PDF are illegible until one is"
+            " installed, for example Debian's fonts-noto-cjk"
+        )
     checked = closing.reconciliation
     if checked.ok:
         console.print(
