@@ -5,6 +5,7 @@ the client reaches a backend.
 """
 
 import asyncio
+import functools
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -12,8 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.connector import Connection
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.tracing import Trace
 
 from gateway.errors import BackendBroken, BackendTimeout, BackendUnreachable
@@ -36,11 +39,30 @@ class BackendTimeouts:
     total_s: float = 600.0
 
 
+class FailingHandler(ResponseHandler):
+    """A connection whose answer fails at once when its bytes stop being HTTP in the middle of the body.
+
+    aiohttp's own closes the connection and its timers then, but whoever reads the body waits on, up to the total
+    timeout.
+    """
+
+    def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
+        """Fail the connection, and the body that is being read when `exc` says that it can't be parsed."""
+        super().set_exception(exc, *cause)
+        body = self._payload
+        if isinstance(exc, HttpProcessingError) and body is not None and not body.is_eof():
+            body.set_exception(aiohttp.ClientPayloadError("the body can't be parsed"))
+
+
 class GuardedConnector(aiohttp.TCPConnector):
     """A pool that never hands out a connection on which bytes arrived while it was idle.
 
     Bytes after the end of an answer would otherwise become the next caller's answer.
     """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._factory = functools.partial[ResponseHandler](FailingHandler, loop=self._loop)
 
     async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
         pooled = self._conns.get(key)
