@@ -42,9 +42,13 @@ class OwnedPackage:
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """Everything that admits a request, as of one epoch of the store."""
+    """Everything that admits a request, as of one epoch of the store.
+
+    `stale_at` is when a subscription next begins or ends: from then on this snapshot is wrong.
+    """
 
     epoch: int
+    stale_at: datetime | None
     customers: Mapping[CustomerId, Customer]
     keys: Mapping[KeyId, ApiKey]
     principals: Mapping[str, Principal]
@@ -65,9 +69,11 @@ def read_accounts(store: AccountsStore, now: datetime) -> Accounts:
     customers = {customer.customer_id: customer for customer in store.customers()}
     keys = store.keys()
     packages = {package.package_id: package for package in store.packages()}
-    active = _active_packages(store.subscriptions(), packages, now)
+    subscriptions = store.subscriptions()
+    active = _active_packages(subscriptions, packages, now)
     return Accounts(
         epoch=epoch,
+        stale_at=_next_boundary(subscriptions, now),
         customers=customers,
         keys={key.key_id: key for key in keys},
         principals={
@@ -83,6 +89,13 @@ def read_accounts(store: AccountsStore, now: datetime) -> Accounts:
             if (refusing := tuple(o for o in owned if o.package.overage is OverageRule.REFUSE))
         },
     )
+
+
+def _next_boundary(subscriptions: Sequence[Subscription], now: datetime) -> datetime | None:
+    boundaries = (
+        at for each in subscriptions for at in (each.started_at, each.ended_at) if at is not None
+    )
+    return min((at for at in boundaries if at > now), default=None)
 
 
 def _active_packages(
@@ -149,5 +162,7 @@ class AccountsWatcher:
 
     def _read_if_changed(self) -> Accounts | None:
         now = self._clock()
-        is_same = self._store.epoch() == self.current.epoch
+        stale_at = self.current.stale_at
+        is_stale = stale_at is not None and now >= stale_at
+        is_same = self._store.epoch() == self.current.epoch and not is_stale
         return None if is_same else read_accounts(self._store, now)
