@@ -62,7 +62,9 @@ def cost(input_tokens: int, output_tokens: int) -> int:
     return input_tokens * INPUT_1K + output_tokens * OUTPUT_1K + PER_CALL * 1_000
 
 
-def write_config(data_dir: Path, ports, *, store="", trusted=True, sections="") -> Path:
+def write_config(
+    data_dir: Path, ports, *, store="", trusted=True, terms="terms = { refresh_s = 0.05 }"
+) -> Path:
     """Write a configuration whose experts all run at the backends on `ports`, in that order."""
     data_dir.mkdir(parents=True, exist_ok=True)
     text = f"""
@@ -72,8 +74,7 @@ default_expert = "general"
 aliases = {{ "gpt-4o-mini" = "auto", "lawyer" = "expert/contract-law" }}
 server = {{ port = 0, body_bytes_max = {BODY_BYTES_MAX} }}
 accounts = {{ refresh_s = 0.05 }}
-terms = {{ refresh_s = 0.05 }}
-{sections}
+{terms}
 [[sla_tiers]]
 id = "standard"
 name = "Standard"
