@@ -62,7 +62,8 @@ class GuardedConnector(aiohttp.TCPConnector):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._factory = functools.partial[ResponseHandler](FailingHandler, loop=self._loop)
+        handler: type[ResponseHandler] = FailingHandler
+        self._factory = functools.partial(handler, loop=self._loop)
 
     async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
         pooled = self._conns.get(key)
