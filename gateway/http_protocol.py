@@ -32,15 +32,17 @@ def bounded_protocol(*, header_bytes_max: int, header_deadline_s: float) -> type
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
-            if self._is_in_head:
+            # In pieces of at most the bound while a head is read, so that the body behind it is never counted.
+            while self._is_in_head and data and not self.transport.is_closing():
                 if self._head_timer is None:
                     self._start_head_timer()
-                end = data.find(b"\r\n\r\n")
-                self._head_bytes += len(data) if end < 0 else end
-                if self._head_bytes > header_bytes_max:
+                piece, data = data[:header_bytes_max], data[header_bytes_max:]
+                self._head_bytes += len(piece)
+                super().data_received(piece)
+                if self._is_in_head and self._head_bytes > header_bytes_max:
                     self._refuse(b"431 Request Header Fields Too Large")
-                    return
-            super().data_received(data)
+            if data and not self.transport.is_closing():
+                super().data_received(data)
 
         def on_headers_complete(self) -> None:
             self._is_in_head = False
@@ -62,14 +64,25 @@ def bounded_protocol(*, header_bytes_max: int, header_deadline_s: float) -> type
 
         def _head_is_late(self) -> None:
             self._head_timer = None
-            if self._is_in_head:
+            if not self._is_in_head:
+                return
+            if self._is_answering():
+                # A pipelined head, or a stray line end behind a body: its time counts from the answer's end.
+                self._start_head_timer()
+            else:
                 self._refuse(b"408 Request Timeout")
 
+        def _is_answering(self) -> bool:
+            return self.cycle is not None and not self.cycle.response_complete
+
         def _refuse(self, status: bytes) -> None:
-            if not self.transport.is_closing():
+            if self.transport.is_closing():
+                return
+            # Another answer's bytes would be read as part of the one that is being sent.
+            if not self._is_answering():
                 self.transport.write(
                     b"HTTP/1.1 " + status + b"\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
                 )
-                self.transport.close()
+            self.transport.close()
 
     return BoundedHttpProtocol
