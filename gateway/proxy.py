@@ -41,7 +41,7 @@ from gateway.forwarding import forwarded_body
 from gateway.load import LoadWindow
 from gateway.ports import Backend, BackendAnswer
 from gateway.problems import error_event
-from gateway.sse import Event, EventParser, EventTooLong
+from gateway.sse import EventParser, EventTooLong
 from gateway.telemetry import Telemetry
 from gateway.types import AnchorOrigin
 
@@ -234,18 +234,20 @@ class ChatProxy:
                 if not is_started:
                     call.first_byte_ns = time.perf_counter_ns()
                     call.context.backend_wait_ns += call.first_byte_ns - wait_ns
-                readings = [(event, read_chunk(event.data)) for event in parser.feed(chunk)]
-                if not readings:
-                    continue
-                if not is_started:
-                    _refuse_error_first(readings[0][1])
-                out, held, is_done = self._sift(call, slot, readings, hides_usage)
-                held_back += held
-                if out:
+                for event in parser.feed(chunk):
+                    reading = read_chunk(event.data)
+                    if not is_started:
+                        _refuse_error_first(reading)
+                    _note(call, slot, reading)
+                    if reading.is_done:
+                        held_back, is_done = event.raw, True
+                        break
+                    if reading.is_usage_only and hides_usage:
+                        continue
                     if not is_started:
                         await send(self._start(call, answer, None))
                         is_started = True
-                    await self._deliver(call, slot, out, readings, send)
+                    await self._deliver(call, slot, event.raw, reading.content_count, send)
                 if is_done:
                     break
             if not is_done and not call.is_finished:
@@ -264,48 +266,18 @@ class ChatProxy:
         await send({"type": "http.response.body", "body": held_back, "more_body": False})
         await answer.drain(DRAIN_S)
 
-    def _sift(
-        self,
-        call: Call,
-        slot: ProgressSlot,
-        readings: list[tuple[Event, ChunkReading]],
-        hides_usage: bool,
-    ) -> tuple[bytes, bytes, bool]:
-        """Return the bytes to forward now, the bytes to hold back to the end, and whether it is the end."""
-        out = bytearray()
-        held = bytearray()
-        for event, reading in readings:
-            if reading.usage is not None:
-                call.note_usage(reading.usage)
-                _note_usage(slot, reading.usage)
-            call.is_finished = call.is_finished or reading.is_finish
-            if reading.error is not None:
-                raise BackendBroken("the backend reported an error in its stream")
-            if reading.is_done:
-                held += event.raw
-                return bytes(out), bytes(held), True
-            if reading.is_usage_only and hides_usage:
-                continue
-            out += event.raw
-        return bytes(out), bytes(held), False
-
     async def _deliver(
-        self,
-        call: Call,
-        slot: ProgressSlot,
-        out: bytes,
-        readings: list[tuple[Event, ChunkReading]],
-        send: Send,
+        self, call: Call, slot: ProgressSlot, raw: bytes, content_count: int, send: Send
     ) -> None:
-        content_count = sum(reading.content_count for _, reading in readings)
+        """Send one event; its chunks are counted around it, so that a kill is off by one event at most."""
         for _ in range(content_count):
             slot.begin_chunk()
-        await send({"type": "http.response.body", "body": out, "more_body": True})
-        # The bytes belong to the first of the chunks that arrived together.
+        await send({"type": "http.response.body", "body": raw, "more_body": True})
+        # The bytes belong to the first choice of an event with several.
         for index in range(content_count):
-            slot.chunk_done(len(out) if index == 0 else 0, is_content=True)
+            slot.chunk_done(len(raw) if index == 0 else 0, is_content=True)
         call.delivered_chunks += content_count
-        call.delivered_bytes += len(out)
+        call.delivered_bytes += len(raw)
 
     async def _break_off(self, call: Call, error: BackendError, send: Send) -> None:
         """End a stream that failed after its first byte: outcome, error event, end; no `[DONE]`."""
@@ -426,6 +398,20 @@ def decision_headers(context: RequestContext, admission: Admission) -> list[tupl
         (headers.TERMS_MATCHED, str(len(context.matches)).encode()),
         *context.response_headers,
     ]
+
+
+def _note(call: Call, slot: ProgressSlot, reading: ChunkReading) -> None:
+    """Keep what a chunk says of usage and ending.
+
+    Raises:
+        BackendBroken: it is an error.
+    """
+    if reading.usage is not None:
+        call.note_usage(reading.usage)
+        _note_usage(slot, reading.usage)
+    call.is_finished = call.is_finished or reading.is_finish
+    if reading.error is not None:
+        raise BackendBroken("the backend reported an error in its stream")
 
 
 def _refuse_error_first(reading: ChunkReading) -> None:
