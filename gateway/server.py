@@ -20,9 +20,19 @@ async def serve(settings: GatewaySettings, *, announce: Callable[[str], None]) -
     Args:
         announce: told the base URL once the gateway listens.
     """
-    # uvicorn raises the signals it caught again when it is done; ours must still close the journal then.
+    is_ending = False
+    server: uvicorn.Server | None = None
+
+    def end(*_: object) -> None:
+        nonlocal is_ending
+        is_ending = True
+        if server is not None:
+            server.should_exit = True
+
+    # uvicorn has its own handlers while it serves. These keep a signal that comes before it does, and take the one
+    # that it raises again when it is done: the journal must still be closed then.
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
+        signal.signal(number, end)
     with _listening_socket(settings.server.host, settings.server.port) as listener:
         async with open_gateway(settings) as gateway:
             config = uvicorn.Config(
@@ -42,6 +52,7 @@ async def serve(settings: GatewaySettings, *, announce: Callable[[str], None]) -
                 timeout_graceful_shutdown=settings.server.drain_s,
             )
             server = uvicorn.Server(config)
+            server.should_exit = is_ending
             # From here on connections queue up, so whoever reads the announcement may connect.
             listener.listen(LISTEN_BACKLOG)
             host, port = listener.getsockname()[:2]
