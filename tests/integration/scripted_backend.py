@@ -46,6 +46,11 @@ class Exchange:
     def send(self, *pieces: bytes) -> None:
         self._connection.transport.write(b"".join(pieces))
 
+    @property
+    def unsent_bytes(self) -> int:
+        """What was sent and is still in this process, because the other side doesn't read on."""
+        return self._connection.transport.get_write_buffer_size()
+
     def close(self) -> None:
         self._connection.transport.close()
 
