@@ -127,8 +127,19 @@ class ChatProxy:
                 await self._exchange(call, slot, send)
             if watch.has_left and call.outcome is None:
                 call.status = UsageStatus.CLIENT_CANCELLED
-        except BackendError:
+        except BackendError as exc:
             call.status = UsageStatus.BACKEND_ERROR
+            log.warning(
+                "backend_failed",
+                extra={
+                    "request_id": context.request_id,
+                    "expert_id": admission.expert.expert_id,
+                    "replica_id": call.admission.replica.replica_id,
+                    "base_url": call.admission.replica.base_url,
+                    "backend_status": call.backend_status,
+                    "error": f"{type(exc).__name__}: {exc}",
+                },
+            )
             raise
         finally:
             self._conclude(call)
@@ -270,11 +281,14 @@ class ChatProxy:
         self, call: Call, slot: ProgressSlot, raw: bytes, content_count: int, send: Send
     ) -> None:
         """Send one event; its chunks are counted around it, so that a kill is off by one event at most."""
-        for _ in range(content_count):
+        if content_count:
             slot.begin_chunk()
         await send({"type": "http.response.body", "body": raw, "more_body": True})
-        # The bytes belong to the first choice of an event with several.
+        # The bytes belong to the first choice of an event with several. A slot with more than one chunk begun and
+        # not done would count as damaged.
         for index in range(content_count):
+            if index:
+                slot.begin_chunk()
             slot.chunk_done(len(raw) if index == 0 else 0, is_content=True)
         call.delivered_chunks += content_count
         call.delivered_bytes += len(raw)

@@ -29,6 +29,7 @@ from tests.integration.scripted_backend import (
     STREAM_HEAD,
     STREAM_TAIL,
     answer_plainly,
+    event,
     framed,
     piece,
     usage_event,
@@ -216,17 +217,21 @@ async def test_a_kill_loses_no_event_and_doubles_none(tmp_path, backend, store):
     assert by_output[5].event.outcome.usage_source is UsageSource.RECOVERED
 
 
-async def test_a_kill_while_a_client_reads_slowly_bills_what_was_handed_over(tmp_path, backend):
+@pytest.mark.parametrize("choice_count", [1, 2])
+async def test_a_kill_while_a_client_reads_slowly_bills_what_was_handed_over(
+    tmp_path, backend, choice_count
+):
     """Many chunks arrive at once and wait for the client's socket when the process dies."""
     installed = await asyncio.to_thread(install, tmp_path, backend.port)
-    burst = framed(*(piece("x" * 2_000) for _ in range(20)))
+    choices = [{"index": n, "delta": {"content": "x" * 2_000}} for n in range(choice_count)]
+    burst = framed(*[event(choices=choices)] * 20)
 
     async def pours(exchange):
         exchange.send(STREAM_HEAD, framed(piece("first ")), burst * 1_000)
         await exchange.closed.wait()
 
     backend.script = pours
-    async with serving(installed) as first, first.open_chat(stream=True, max_tokens=100) as got:
+    async with serving(installed) as first, first.open_chat(stream=True, n=choice_count) as got:
         await read_until(got, b"first")
         exchange = await backend.next_exchange()
         # When nothing more fits in, the gateway waits for its client's socket with a burst in its hands.
@@ -244,9 +249,9 @@ async def test_a_kill_while_a_client_reads_slowly_bills_what_was_handed_over(tmp
     (rated,) = await asyncio.to_thread(installed.usage)
     outcome = rated.event.outcome
     assert outcome.status is UsageStatus.ABORTED
-    assert outcome.delivered_chunks > 100
+    assert outcome.delivered_chunks > 100 * choice_count
     # Far more chunks than the cap allows tokens were handed over: the cap is what is billed.
-    assert outcome.usage.output_tokens == 100
+    assert outcome.usage.output_tokens == 100 * choice_count
 
 
 async def test_sigterm_at_once_is_obeyed(tmp_path, backend):
