@@ -39,7 +39,7 @@ def bounded_protocol(*, header_bytes_max: int, header_deadline_s: float) -> type
                 piece, data = data[:header_bytes_max], data[header_bytes_max:]
                 self._head_bytes += len(piece)
                 super().data_received(piece)
-                if self._is_in_head and self._head_bytes > header_bytes_max:
+                if self._head_bytes > header_bytes_max:
                     self._refuse(b"431 Request Header Fields Too Large")
             if data and not self.transport.is_closing():
                 super().data_received(data)
@@ -73,7 +73,8 @@ def bounded_protocol(*, header_bytes_max: int, header_deadline_s: float) -> type
                 self._refuse(b"408 Request Timeout")
 
         def _is_answering(self) -> bool:
-            return self.cycle is not None and not self.cycle.response_complete
+            # uvicorn has no cycle before the first request, whatever it declares.
+            return self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]
 
         def _refuse(self, status: bytes) -> None:
             if self.transport.is_closing():

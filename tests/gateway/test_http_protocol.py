@@ -87,16 +87,18 @@ async def test_a_large_head_that_comes_byte_by_byte_is_refused_as_well():
         assert await reader.read() == REFUSED_431
 
 
-async def test_a_head_within_the_bound_is_served_and_its_body_never_counts():
-    for cut in (1, 3, 40):
-        async with connection() as (reader, writer):
-            request = post(b"b" * 300_000, padding=b"x" * (HEAD_BYTES_MAX - 200))
-            head_end = request.index(b"\r\n\r\n") + cut
-            writer.write(request[:head_end])
-            await writer.drain()
+@pytest.mark.parametrize("cut", [1, 3, 4, 40])
+async def test_a_head_within_the_bound_is_served_and_its_body_never_counts(cut):
+    async with connection() as (reader, writer):
+        writer.write(post())
+        assert await answer(reader) == b"=0"
+        request = post(b"b" * 300_000, padding=b"x" * (HEAD_BYTES_MAX - 200))
+        second_from = request.index(b"\r\n\r\n") + cut
+        writer.write(request[:second_from])
+        for _ in range(5):  # the server runs on this loop, and reads what is there within two turns
             await asyncio.sleep(0)
-            writer.write(request[head_end:])
-            assert await answer(reader) == b"=300000"
+        writer.write(request[second_from:])
+        assert await answer(reader) == b"=300000"
 
 
 async def test_half_a_head_is_refused_at_the_deadline():
