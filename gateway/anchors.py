@@ -17,8 +17,9 @@ from routing_engine.types import Expert, ExpertId
 EXPERT_ID_LENGTH_MAX = 64
 """Longest expert id; longer names in a directive are ordinary text."""
 
+_OPENING, _CLOSING = "【", "】"
 _DIRECTIVE = re.compile(
-    rf"\s*【专家锚定[：:]\s*([a-z0-9][a-z0-9-]{{0,{EXPERT_ID_LENGTH_MAX - 1}}})\s*】\s*\Z"
+    rf"{_OPENING}专家锚定[：:]\s*([a-z0-9][a-z0-9-]{{0,{EXPERT_ID_LENGTH_MAX - 1}}})\s*{_CLOSING}"
 )
 
 NearMatches = Callable[[str], tuple[str, ...]]
@@ -73,13 +74,12 @@ def directive_in(messages: tuple[Message, ...]) -> ExpertId | None:
     """Return the id in a directive that closes the last user message, or None."""
     index = last_user_index(messages)
     texts = [] if index is None else human_parts(messages[index], index)
-    found = _DIRECTIVE.search(texts[-1]) if texts else None
-    return ExpertId(found.group(1)) if found else None
+    return _split(texts[-1])[1] if texts else None
 
 
 def without_directive(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     """Return `messages` with the closing directive removed from the last user message."""
-    return _with_last_text(messages, lambda text: _DIRECTIVE.sub("", text))
+    return _with_last_text(messages, lambda text: _split(text)[0])
 
 
 def with_directive(messages: tuple[Message, ...], expert_id: ExpertId) -> tuple[Message, ...]:
@@ -87,10 +87,21 @@ def with_directive(messages: tuple[Message, ...], expert_id: ExpertId) -> tuple[
     directive = canonical_directive(expert_id)
 
     def close(text: str) -> str:
-        bare = _DIRECTIVE.sub("", text).rstrip()
+        bare = _split(text)[0].rstrip()
         return f"{bare}\n{directive}" if bare else directive
 
     return _with_last_text(messages, close)
+
+
+def _split(text: str) -> tuple[str, ExpertId | None]:
+    """Return `text` without the directive that closes it, and the id in that directive.
+
+    Looks at the last bracket only: a pattern searched for from the left takes time in the square of the spaces.
+    """
+    body = text.rstrip()
+    start = body.rfind(_OPENING) if body.endswith(_CLOSING) else -1
+    found = _DIRECTIVE.fullmatch(body, start) if start >= 0 else None
+    return (body[:start].rstrip(), ExpertId(found.group(1))) if found else (text, None)
 
 
 def _with_last_text(

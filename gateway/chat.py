@@ -30,7 +30,7 @@ BYTES_PER_TOKEN = 4
 """Rule of thumb for estimates when a backend reports no usage; never used as a bound."""
 
 # Harness blocks that coding agents put into user turns; they are not what the person asked.
-_HARNESS = re.compile(r"<(system-reminder|environment_details|context)>.*?</\1>", re.DOTALL)
+_HARNESS = re.compile(r"<(system-reminder|environment_details|context)>")
 
 Message = dict[str, msgspec.Raw]
 
@@ -137,10 +137,32 @@ def newest_human_text(messages: tuple[Message, ...]) -> str:
         if role_of(messages[index]) != "user":
             continue
         text = "\n".join(human_parts(messages[index], index))
-        text = _HARNESS.sub(" ", text).strip()
+        text = _without_harness(text).strip()
         if text:
             return text
     return ""
+
+
+def _without_harness(text: str) -> str:
+    """Return `text` with a space for each harness block; one that is never closed is ordinary text.
+
+    One pass: what has no end is looked for once, not once for each of its beginnings.
+    """
+    pieces: list[str] = []
+    kept_from = 0
+    endless: set[str] = set()
+    for opening in _HARNESS.finditer(text):
+        tag = opening.group(1)
+        if opening.start() < kept_from or tag in endless:
+            continue
+        closing = f"</{tag}>"
+        end = text.find(closing, opening.end())
+        if end < 0:
+            endless.add(tag)
+            continue
+        pieces.append(text[kept_from : opening.start()])
+        kept_from = end + len(closing)
+    return " ".join((*pieces, text[kept_from:]))
 
 
 def last_user_index(messages: tuple[Message, ...]) -> int | None:

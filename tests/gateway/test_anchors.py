@@ -111,3 +111,8 @@ def test_closing_replaces_a_directive_that_was_there():
 def test_closing_a_conversation_without_user_turn_changes_nothing():
     asked = messages(("system", "hi"))
     assert with_directive(asked, SQL) is asked
+
+
+def test_megabytes_of_spaces_and_brackets_are_read_in_one_pass():
+    for text in (" " * (4 << 20) + "x", "【专家锚定：" * 500_000 + " " * 500_000 + "】"):
+        assert directive_in(messages(("user", text))) is None

@@ -155,3 +155,13 @@ def test_short_form_becomes_one_user_message_routed_automatically():
 
 def test_bound_counts_bytes_template_and_directive():
     assert input_tokens_bound(100, 2, 30) == 100 + 32 + 30
+
+
+def test_megabytes_of_harness_tags_without_an_end_are_read_in_one_pass():
+    text = "<context>" * 400_000 + "</environment_details>"
+    assert newest_human_text(messages(("user", text))) == text
+
+
+def test_only_whole_harness_blocks_are_left_out():
+    text = "a <context>x</environment_details> b <context>y</context> c <context>z"
+    assert newest_human_text(messages(("user", text))) == "a   c <context>z"
