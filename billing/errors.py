@@ -121,7 +121,7 @@ class PeriodNotOver(BillingError):
 
     def __init__(self, label: str, ends_at: str) -> None:
         self.label, self.ends_at = label, ends_at
-        super().__init__(f"period {label} ends at {ends_at}; pass a cut-off to close it early")
+        super().__init__(f"period {label} ends at {ends_at}; pass --cutoff now to close it early")
 
 
 class InvoiceImmutable(BillingError):

@@ -26,8 +26,12 @@ def serve(
     config: Annotated[
         Path, typer.Option("--config", "-c", help="Configuration file (TOML).")
     ] = DEFAULT_CONFIG,
-    host: Annotated[str | None, typer.Option(help="Listen here instead of [server].host.")] = None,
-    port: Annotated[int | None, typer.Option(help="Listen here instead of [server].port.")] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Listen here instead of host in the section server.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Listen here instead of port in the section server.")
+    ] = None,
 ) -> None:
     """Serve the gateway until Ctrl-C."""
     from gateway.errors import ConfigError
@@ -165,7 +169,7 @@ def show(file: ConfigFile, as_json: AsJson = False) -> None:
         "output 1k",
         "price version",
     ):
-        table.add_column(name)
+        table.add_column(name, overflow="fold")
     for expert in document.get("experts", ()):
         card = versions[expert["id"]]
         table.add_row(

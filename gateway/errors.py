@@ -64,7 +64,7 @@ class UnknownAnchor(BadRequest):
         self.expert_id, self.near = expert_id, near
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         super().__init__(
-            f"no registered expert has the id {expert_id!r}{hint} GET /v1/models lists them all",
+            f"no registered expert has the id {expert_id!r}{hint or ';'} GET /v1/models lists them all",
             param=param,
         )
 

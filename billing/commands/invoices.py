@@ -68,7 +68,9 @@ def preview_invoices(
     from billing.store.invoices import SqlBooksStore
 
     now = now_utc()
-    until = None if cutoff is None else instant_of(cutoff, "--cutoff")
+    until = now if cutoff == "now" else None
+    if cutoff is not None and until is None:
+        until = instant_of(cutoff, "--cutoff")
     with open_books(store, data_dir) as database, progress_bar() as progress:
         books = SqlBooksStore(database)
         customers = progress.track(_customers(database, customer), description="previewing")

@@ -52,10 +52,18 @@ def open_books(store: str | None, data_dir: Path) -> Iterator["Database"]:
 
     Raises:
         SchemaOutdated: they need `expertgate db upgrade`.
-        StoreUnavailable: they can't be reached.
+        StoreUnavailable: they can't be reached, or there are none at that place.
     """
+    from billing.errors import StoreUnavailable
     from billing.store.engine import open_database, require_current
 
+    books = data_dir.absolute() / "books.sqlite"
+    if store is None and not books.exists():
+        # Opening would make an empty file, and its answer would be "no invoices".
+        raise StoreUnavailable(
+            f"there are no books at {books}; name their place with --data-dir or EXPERTGATE_DATA_DIR,"
+            " or make them with `expertgate db upgrade --data-dir …`"
+        )
     with open_database(store_url(store, data_dir)) as database:
         require_current(database)
         yield database
@@ -96,9 +104,15 @@ def print_rows(rows: Sequence[Row], *, title: str, as_json: bool) -> None:
     from rich.text import Text
 
     table = Table(title=title, title_justify="left")
-    for name in rows[0]:
+    for index, name in enumerate(rows[0]):
         is_number = all(isinstance(row[name], int) for row in rows)
-        table.add_column(name.replace("_", " "), justify="right" if is_number else "left")
+        # Folded, never cut: the next command needs the whole id, which stands first.
+        table.add_column(
+            name.replace("_", " "),
+            justify="right" if is_number else "left",
+            overflow="fold",
+            no_wrap=index == 0,
+        )
     for row in rows:
         # Text is printed as it is; a plain string would be read as markup.
         table.add_row(*(Text(_text(value)) for value in row.values()))
@@ -134,5 +148,5 @@ def _text(value: object) -> str:
     if value is None:
         return "–"
     if isinstance(value, datetime):
-        return value.isoformat(sep=" ", timespec="seconds")
+        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     return str(value)

@@ -5,6 +5,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway import headers
 from gateway.admission import Admitter
+from gateway.anchors import without_directive
 from gateway.chat import newest_human_text
 from gateway.context import context_of
 
@@ -53,7 +54,7 @@ class Route:
                     }
                     for match in context.matches
                 ],
-                "text": newest_human_text(context.chat.messages),
+                "text": newest_human_text(without_directive(context.chat.messages)),
                 "ignored_anchor": context.anchor.ignored,
             }
         )

@@ -34,6 +34,15 @@ class ProblemResponses:
             nonlocal is_started
             if message["type"] == "http.response.start":
                 is_started = True
+                if message["status"] >= 400:
+                    log.info(
+                        "request_refused",
+                        extra={
+                            "request_id": context.request_id,
+                            "path": scope["path"],
+                            "status": message["status"],
+                        },
+                    )
                 message["headers"] = [*message.get("headers", ()), request_id]
             await send(message)
 
