@@ -190,15 +190,19 @@ def load_settings(path: Path, environ: Mapping[str, str] = os.environ) -> Gatewa
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:
         raise ConfigError(str(path), f"isn't valid TOML: {exc}") from exc
-    _apply_environment(document, environ)
+    overridden = _apply_environment(document, environ)
     try:
         settings = GatewaySettings.model_validate(document)
     except ValidationError as exc:
-        raise ConfigError(str(path), _describe(exc, text)) from exc
+        raise ConfigError(str(path), _describe(exc, text, overridden)) from exc
     return settings
 
 
-def _apply_environment(document: dict[str, Any], environ: Mapping[str, str]) -> None:
+def _apply_environment(
+    document: dict[str, Any], environ: Mapping[str, str]
+) -> dict[tuple[int | str, ...], str]:
+    """Put the values of the environment into `document`; return which variable set which place."""
+    overridden: dict[tuple[int | str, ...], str] = {}
     for name, value in environ.items():
         if not name.startswith(ENVIRONMENT_PREFIX) or name in _ENVIRONMENT_ELSEWHERE:
             continue
@@ -208,20 +212,28 @@ def _apply_environment(document: dict[str, Any], environ: Mapping[str, str]) -> 
         table = document
         for step in path[:-1]:
             table = table.setdefault(step, {})
+            if not isinstance(table, dict):
+                raise ConfigError(name, f"{step} is no section with settings of its own")
         table[path[-1]] = value
+        overridden[tuple(path)] = name
+    return overridden
 
 
-def _describe(error: ValidationError, text: str) -> str:
-    """Return one line per fault: line, field, reason."""
+def _describe(
+    error: ValidationError, text: str, overridden: Mapping[tuple[int | str, ...], str]
+) -> str:
+    """Return one line per fault: line or environment variable, field, reason."""
     lines = []
     for fault in error.errors(include_url=False, include_context=False):
         location = fault["loc"]
         name = ".".join(str(step) for step in location) or "file"
-        line = line_of(text, location)
+        variable = overridden.get(location)
+        line = 0 if variable else line_of(text, location)
         reason = fault["msg"].removeprefix("Value error, ")
         if fault["type"] == "extra_forbidden":
             reason = "no such setting"
-        lines.append(f"line {line}: {name}: {reason}" if line else f"{name}: {reason}")
+        place = variable or (f"line {line}" if line else "")
+        lines.append(f"{place}: {name}: {reason}" if place else f"{name}: {reason}")
     return "; ".join(lines)
 
 

@@ -5,7 +5,7 @@ from importlib.resources import files
 import pytest
 
 from gateway.errors import ConfigError
-from gateway.settings import load_settings
+from gateway.settings import line_of, load_settings
 
 RIGHT = """\
 data_dir = "data"
@@ -136,6 +136,53 @@ def test_the_environment_overrides_the_file(tmp_path):
     assert (settings.server.port, settings.store_url) == (9000, "sqlite:///x")
 
 
-def test_a_wrong_value_in_the_environment_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"server\.port"):
+def test_a_wrong_value_in_the_environment_is_blamed_on_the_environment(tmp_path):
+    with pytest.raises(ConfigError) as caught:
         load(tmp_path, environ={"EXPERTGATE_SERVER__PORT": "many"})
+    assert "EXPERTGATE_SERVER__PORT: server.port: " in str(caught.value)
+    assert "line" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("EXPERTGATE_EXPERTS__0", RIGHT),
+        ("EXPERTGATE_SERVER__PORT", RIGHT.replace("[server]\nport = 8080", "")),
+    ],
+)
+def test_a_variable_that_steps_into_no_section_is_named(tmp_path, variable, text):
+    with pytest.raises(ConfigError, match=f"^{variable}: "):
+        load(tmp_path, f"server = 7\n{text}" if "SERVER" in variable else text, {variable: "1"})
+
+
+def test_an_unknown_setting_of_a_known_section_is_refused_and_others_names_are_not_ours(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"EXPERTGATE_SERVER__PROT: server\.prot: no such setting"
+    ):
+        load(tmp_path, environ={"EXPERTGATE_SERVER__PROT": "1"})
+    assert load(tmp_path, environ={"EXPERTGATE_BILLING": "1", "EXPERTGATE_FAULT": "x"}) == load(
+        tmp_path
+    )
+
+
+def test_lines_of_keys_tables_and_arrays_of_tables():
+    assert line_of(RIGHT, ("server", "port")) == line_with(RIGHT, "port")
+    assert line_of(RIGHT, ("aliases", "gpt-4o")) == line_with(RIGHT, "gpt-4o")
+    assert line_of(RIGHT, ("experts", 1, "rates", "output_1k")) == line_with(RIGHT, "output_1k", 2)
+    assert line_of(RIGHT, ("experts", 0, "replicas", 0, "model")) == line_with(RIGHT, "model", 1)
+    # A field that is missing is blamed on its table.
+    assert line_of(RIGHT, ("experts", 1, "domains")) == line_with(RIGHT, "[[experts]]", 2)
+    assert line_of(RIGHT, ("nothing",)) == 0
+
+
+def test_a_missing_field_names_its_table(tmp_path):
+    text = RIGHT.replace('domain = "general"\nname = "Other"', 'name = "Other"')
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text)
+    line = line_with(text, "[[experts]]", 2)
+    assert f"line {line}: experts.1.domain: " in str(caught.value)
+
+
+def test_aliases_may_name_automatic_routing_and_experts(tmp_path):
+    text = RIGHT.replace('"gpt-4o" = "auto"', '"gpt-4o" = "auto"\nlawyer = "expert/other"')
+    assert load(tmp_path, text).aliases == {"gpt-4o": "auto", "lawyer": "expert/other"}
