@@ -67,7 +67,9 @@ def read_accounts(store: AccountsStore, now: datetime) -> Accounts:
     # The epoch first: a change between the reads is seen again at the next look.
     epoch = store.epoch()
     customers = {customer.customer_id: customer for customer in store.customers()}
-    keys = store.keys()
+    all_keys = store.keys()
+    # The key of a customer who was added between these two reads is taken at the next look.
+    keys = [key for key in all_keys if key.customer_id in customers]
     packages = {package.package_id: package for package in store.packages()}
     subscriptions = store.subscriptions()
     active = _active_packages(subscriptions, packages, now)
@@ -79,7 +81,7 @@ def read_accounts(store: AccountsStore, now: datetime) -> Accounts:
         principals={
             key.digest: _principal(key, customers[key.customer_id], active)
             for key in keys
-            if key.revoked_at is None and key.customer_id in customers
+            if key.revoked_at is None
         },
         rate_cards={card.expert_id: card for card in store.rate_cards(now)},
         sla_tiers={tier.sla_tier_id: tier for tier in store.sla_tiers()},

@@ -8,12 +8,24 @@ import pytest
 
 from billing.accounts import create_customer, create_key, start_subscription
 from billing.catalog import apply_catalog, parse_catalog
+from billing.holds import HoldBook
 from billing.keys import SECRET_BYTES
 from billing.store.accounts import SqlAccountsStore
 from billing.store.engine import open_database
 from billing.store.migration import upgrade
-from billing.types import Customer, CustomerId, KeyId, PackageId, SlaTierId, SubscriptionId
+from billing.types import (
+    ApiKey,
+    Customer,
+    CustomerId,
+    KeyId,
+    PackageId,
+    ProjectId,
+    SlaTierId,
+    SubscriptionId,
+)
 from gateway.accounts import AccountsWatcher, read_accounts
+from gateway.limits import set_limits
+from tests.fakes import FakeAccountsStore
 
 PEPPER = b"p" * 64
 NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
@@ -114,3 +126,42 @@ async def test_a_subscription_that_begins_later_begins_by_the_clock(store):
     assert watcher.current.principal_for(key, PEPPER).entitled is None
     now = NOW + timedelta(hours=1)
     await followed(watcher, lambda: watcher.current.principal_for(key, PEPPER).entitled == {"a"})
+
+
+def rows(customer_id):
+    customer = Customer(CustomerId(customer_id), "C", "EUR", 1, SlaTierId("standard"))
+    key = ApiKey(
+        KeyId(f"k-{customer_id}"), customer.customer_id, ProjectId("p"), "k", customer_id, "", NOW
+    )
+    return customer, key
+
+
+async def test_a_customer_added_between_two_reads_is_taken_at_the_next_look():
+    old, new = rows("old"), rows("new")
+    store = FakeAccountsStore([old[0]], [old[1]])
+
+    def add():
+        store.on_customers_read = None
+        store.customer_rows.append(new[0])
+        store.key_rows.append(new[1])
+        store.epoch_number += 1
+
+    store.on_customers_read = add
+    holds = HoldBook()
+    watcher = AccountsWatcher(
+        store, refresh_s=0.01, clock=lambda: NOW, on_change=lambda each: set_limits(holds, each)
+    )
+    assert list(watcher.current.keys) == ["k-old"]
+    await followed(watcher, lambda: list(watcher.current.keys) == ["k-old", "k-new"])
+
+
+async def test_books_that_cannot_be_read_leave_the_last_snapshot_in_force(caplog):
+    store = FakeAccountsStore(*([each] for each in rows("old")))
+    watcher = AccountsWatcher(store, refresh_s=0.01, clock=lambda: NOW, on_change=lambda _: None)
+    store.fails_with = OSError("the disk is gone")
+    store.key_rows.clear()
+    store.epoch_number += 1
+    await followed(watcher, lambda: "accounts_refresh_failed" in caplog.messages)
+    assert list(watcher.current.keys) == ["k-old"]
+    store.fails_with = None
+    await followed(watcher, lambda: not watcher.current.keys)
