@@ -44,6 +44,9 @@ DataDir = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+_TOUCHED_SHOWN = 50
+"""Changed concepts that an import names one by one."""
+
 Actor = Annotated[str, typer.Option("--actor", envvar="USER", help="Name kept in the history.")]
 NoPublish = Annotated[
     bool, typer.Option("--no-publish", help="Keep the edit for a later `terms publish`.")
@@ -76,6 +79,7 @@ def import_terms(
             print(f"error: {problem}", file=sys.stderr)
         raise parsed.problems[-1]
     with _store(data_dir) as store, _working(f"Importing {len(parsed.concepts)} concepts"):
+        before = {concept.concept_id: concept for concept in store.all_concepts()}
         try:
             report = store.import_concepts(
                 parsed.concepts, replace_all=replace, dry_run=dry_run, actor=actor
@@ -99,6 +103,13 @@ def import_terms(
         f" {len(report.changed)} changed, {report.unchanged_count} unchanged,"
         f" {len(report.removed)} removed."
     )
+    after = {concept.concept_id: concept for concept in parsed.concepts}
+    touched = [*report.changed, *report.removed]
+    for concept_id in touched[:_TOUCHED_SHOWN]:
+        # A file replaces a concept's terms, also those that somebody else added since it was exported.
+        print(f"  {concept_id}: {_difference(before[concept_id], after.get(concept_id))}")
+    if len(touched) > _TOUCHED_SHOWN:
+        print(f"  and {len(touched) - _TOUCHED_SHOWN} more; `terms history` has them all")
     return _print_version(version, dry_run=dry_run)
 
 
@@ -328,7 +339,10 @@ def rollback_terms(
         store.rollback(DictionaryVersion(version), actor=actor)
     if as_json:
         return _print_json({"version": version})
-    return print(f"Version {version} is in force.")
+    print(f"Version {version} is in force.")
+    return print(
+        "Edits made since then stay in the dictionary: the next import, add or publish puts them in force."
+    )
 
 
 @terms_app.command("stats")

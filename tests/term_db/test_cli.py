@@ -165,3 +165,17 @@ def test_conflicts_exit_with_one(run, tmp_path):
 def test_list_marks_preferred_terms(run, table):
     run("import", table)
     assert "quicksort*, qsort" in run("list", "快")
+
+
+def test_a_dry_run_names_the_terms_that_the_file_would_take_away(run, table):
+    run("import", table)
+    run("add", "quick", "partition-exchange sort", "--lang", "en")
+    shown = run("import", table, "--dry-run")
+    assert "1 changed" in shown
+    assert "  quick: -partition-exchange sort\n" in shown
+
+
+def test_a_rollback_says_what_becomes_of_later_edits(run, table):
+    run("import", table)
+    run("add", "quick", "partition-exchange sort", "--lang", "en")
+    assert "Edits made since then stay in the dictionary" in run("rollback", "1")
