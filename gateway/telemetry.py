@@ -39,23 +39,46 @@ class Telemetry:
             shutdown_on_exit=False,
         )
         meter = self._provider.get_meter("expertgate.gateway")
-        self._duration = meter.create_histogram("gen_ai.server.request.duration", unit="s")
-        self._first_token = meter.create_histogram("gen_ai.server.time_to_first_token", unit="s")
-        self._tokens = meter.create_histogram("gen_ai.client.token.usage", unit="{token}")
-        self._overhead = meter.create_histogram("expertgate.overhead.duration", unit="s")
+        self._duration = meter.create_histogram(
+            "gen_ai.server.request.duration",
+            unit="s",
+            description="From admission to the end of the answer",
+        )
+        self._first_token = meter.create_histogram(
+            "gen_ai.server.time_to_first_token",
+            unit="s",
+            description="From admission to the first byte of the answer",
+        )
+        self._tokens = meter.create_histogram(
+            "gen_ai.client.token.usage", unit="{token}", description="Billed tokens per request"
+        )
+        self._overhead = meter.create_histogram(
+            "expertgate.overhead.duration",
+            unit="s",
+            description="Time in the gateway itself until the first byte",
+        )
         # Counters are plain dictionaries, read when somebody scrapes: an SDK call per request and counter would
         # cost more than the rest of the bookkeeping together.
         self._ended: Counter[tuple[str, str, str]] = Counter()
         self._points: Counter[str] = Counter()
         self._active: Counter[str] = Counter()
         meter.create_observable_counter(
-            "expertgate.requests", [lambda _: self._observe_ended()], unit="{request}"
+            "expertgate.requests",
+            [lambda _: self._observe_ended()],
+            unit="{request}",
+            description="Requests that were sent to an expert, by how they ended",
         )
         meter.create_observable_counter(
-            "expertgate.base_points", [lambda _: _observe(self._points)], unit="{micropoint}"
+            "expertgate.base_points",
+            [lambda _: _observe(self._points)],
+            unit="{micropoint}",
+            description="Billed micro-points",
         )
         meter.create_observable_up_down_counter(
-            "expertgate.requests.active", [lambda _: _observe(self._active)], unit="{request}"
+            "expertgate.requests.active",
+            [lambda _: _observe(self._active)],
+            unit="{request}",
+            description="Requests that are running",
         )
 
     def request_started(self, decision: RoutingDecision) -> None:
