@@ -3,6 +3,7 @@
 Never prompts, customers' terms or credentials; a filter masks whatever looks like one of our keys as a second net.
 """
 
+import json
 import logging
 import re
 import sys
@@ -30,7 +31,12 @@ class JsonFormatter(logging.Formatter):
         )
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
-        return _KEY.sub("eg_…", msgspec.json.encode(fields, enc_hook=str).decode())
+        try:
+            line = msgspec.json.encode(fields, enc_hook=str).decode()
+        except UnicodeEncodeError:
+            # A lone surrogate, e.g. of a file name that isn't UTF-8: escaped rather than lost.
+            line = json.dumps(fields, default=str)
+        return _KEY.sub("eg_…", line)
 
 
 def configure_logging(level: str = "INFO") -> None:
