@@ -58,9 +58,9 @@ def credential_of(request_headers: list[tuple[bytes, bytes]]) -> str:
         BadRequest: there are several that differ.
     """
     found = {
-        value.split(None, 1)[1].strip() if b" " in value.strip() else b""
+        parts[1].strip()
         for value in headers.find_headers(request_headers, headers.AUTHORIZATION)
-        if value[:7].lower().startswith(b"bearer")
+        if len(parts := value.split(None, 1)) == 2 and parts[0].lower() == b"bearer"
     }
     found.update(value.strip() for value in headers.find_headers(request_headers, headers.API_KEY))
     found.discard(b"")
