@@ -7,6 +7,7 @@ import asyncio
 import logging
 import os
 import sys
+import time
 from pathlib import Path
 
 import aiohttp
@@ -41,11 +42,16 @@ class EngineProcess:
             while True:
                 await self._start()
                 assert self._process is not None, "just started"
+                began_at = time.monotonic()
                 poll = asyncio.create_task(self._poll())
-                code = await self._process.wait()
-                poll.cancel()
+                try:
+                    code = await self._process.wait()
+                finally:
+                    poll.cancel()
                 self.state = f"exited with code {code}; see {self._log_path}"
                 log.error("engine_exited", extra={"exit_code": code})
+                if time.monotonic() - began_at > RESTART_DELAY_MAX_S:
+                    delay_s = RESTART_DELAY_S
                 await asyncio.sleep(delay_s)
                 delay_s = min(delay_s * 2, RESTART_DELAY_MAX_S)
         finally:
