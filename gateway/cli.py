@@ -108,14 +108,13 @@ def apply(
 ) -> None:
     """Put the catalog in FILE in force; changed rates become new price versions from now on."""
     from billing.catalog import apply_catalog, diff
+    from billing.commands.shared import open_books
     from billing.store.accounts import SqlAccountsStore
-    from billing.store.engine import open_database, require_current
     from gateway.app import utc_now
 
     settings = _load(file)
     catalog = settings.catalog_document.to_catalog(os.environ)
-    with open_database(settings.store_url) as database:
-        require_current(database)
+    with open_books(settings.store or None, settings.data_dir) as database:
         store = SqlAccountsStore(database)
         changes = (
             diff(store.catalog_state(), catalog)
@@ -147,12 +146,11 @@ def show(file: ConfigFile, as_json: AsJson = False) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from billing.commands.shared import open_books
     from billing.store.accounts import SqlAccountsStore
-    from billing.store.engine import open_database, require_current
 
     settings = _load(file)
-    with open_database(settings.store_url) as database:
-        require_current(database)
+    with open_books(settings.store or None, settings.data_dir) as database:
         state = SqlAccountsStore(database).catalog_state()
     document = json.loads(state.document or "{}")
     if as_json:
