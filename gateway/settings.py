@@ -226,15 +226,25 @@ def _describe(
     lines = []
     for fault in error.errors(include_url=False, include_context=False):
         location = fault["loc"]
+        reason = fault["msg"].removeprefix("Value error, ")
+        if not location:
+            location, reason = _place_in(reason)
         name = ".".join(str(step) for step in location) or "file"
         variable = overridden.get(location)
         line = 0 if variable else line_of(text, location)
-        reason = fault["msg"].removeprefix("Value error, ")
         if fault["type"] == "extra_forbidden":
             reason = "no such setting"
         place = variable or (f"line {line}" if line else "")
         lines.append(f"{place}: {name}: {reason}" if place else f"{name}: {reason}")
     return "; ".join(lines)
+
+
+def _place_in(reason: str) -> tuple[tuple[int | str, ...], str]:
+    """Return the place that a check of the whole file named in front of its reason, and the reason."""
+    place, separator, rest = reason.partition(": ")
+    if not separator or " " in place:
+        return (), reason
+    return tuple(int(step) if step.isdigit() else step for step in place.split(".")), rest
 
 
 def line_of(text: str, location: tuple[int | str, ...]) -> int:

@@ -85,8 +85,14 @@ def test_the_demo_s_own_file_is_right(tmp_path):
         ("port = 8080", "prot = 8080", "prot", "server.prot: no such setting"),
         ("[server]", "[sever]", "[sever]", "sever: no such setting"),
         ("number = 2", 'number = "two"', 'number = "two"', "experts.1.number"),
-        ('"gpt-4o" = "auto"', '"gpt-4o" = "expert/nobody"', None, "expert/nobody"),
-        ('default_expert = "general"', 'default_expert = "nobody"', None, "nobody"),
+        (
+            '"gpt-4o" = "auto"',
+            '"gpt-4o" = "expert/nobody"',
+            '"gpt-4o"',
+            "aliases.gpt-4o: 'expert/nobody'",
+        ),
+        ('default_expert = "general"', 'default_expert = "nobody"', "default_expert", "nobody"),
+        ("number = 2", "number = 1", None, "line 30: experts.1.number: '1' is used twice"),
         ('id = "other"', 'id = "general"', None, "used twice"),
         ('id = "other"', 'id = "Other One"', 'id = "Other One"', "experts.1.id"),
         (
