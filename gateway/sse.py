@@ -4,10 +4,14 @@ Source: WHATWG HTML §9.2. Accepts LF, CRLF and CR line ends, `data:` with and w
 bytes split anywhere. Knows nothing of what the data means.
 """
 
+import re
 from dataclasses import dataclass
 
 EVENT_BYTES_MAX = 1 << 20
 """Longest event that is waited for; a backend that sends more without a blank line is broken."""
+
+# One pattern, so that each byte is looked at once however many events arrived together.
+_BLANK_LINE = re.compile(rb"\r?\n\r?\n|\r\r(?!\Z)\n?")
 
 
 class EventTooLong(Exception):
@@ -64,22 +68,8 @@ class EventParser:
 
         A trailing CR can't be judged before the next byte is there: it may be half of a CRLF.
         """
-        buffer = self._buffer
-        index = max(start, self._scan_from)
-        best: int | None = None
-        for separator in (b"\n\n", b"\r\n\r\n", b"\r\r", b"\n\r\n"):
-            found = buffer.find(separator, index)
-            if found < 0:
-                continue
-            end = found + len(separator)
-            if separator == b"\r\r":
-                if end == len(buffer):
-                    continue
-                if buffer[end] == 0x0A:
-                    end += 1
-            if best is None or end < best:
-                best = end
-        return best
+        found = _BLANK_LINE.search(self._buffer, max(start, self._scan_from))
+        return found.end() if found else None
 
 
 def _data_of(raw: bytes) -> bytes:

@@ -113,6 +113,7 @@ def test_closing_a_conversation_without_user_turn_changes_nothing():
     assert with_directive(asked, SQL) is asked
 
 
+@pytest.mark.timeout(30)
 def test_megabytes_of_spaces_and_brackets_are_read_in_one_pass():
     for text in (" " * (4 << 20) + "x", "【专家锚定：" * 500_000 + " " * 500_000 + "】"):
         assert directive_in(messages(("user", text))) is None

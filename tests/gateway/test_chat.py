@@ -157,6 +157,7 @@ def test_bound_counts_bytes_template_and_directive():
     assert input_tokens_bound(100, 2, 30) == 100 + 32 + 30
 
 
+@pytest.mark.timeout(30)
 def test_megabytes_of_harness_tags_without_an_end_are_read_in_one_pass():
     text = "<context>" * 400_000 + "</environment_details>"
     assert newest_human_text(messages(("user", text))) == text

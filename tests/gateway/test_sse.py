@@ -69,3 +69,10 @@ def test_an_event_without_end_is_refused_at_the_bound():
         assert parser.feed(b"x" * 65536) == []
     with pytest.raises(EventTooLong):
         parser.feed(b"x")
+
+
+@pytest.mark.timeout(30)
+def test_events_that_arrive_together_are_cut_in_one_pass():
+    for separator in (b"\n\n", b"\r\n\r\n", b"\r\r"):
+        event = b"data: " + b"x" * 60 + separator
+        assert len(EventParser().feed(event * 15_000 + b"data")) == 15_000
