@@ -73,7 +73,7 @@ store = "{store}"
 default_expert = "general"
 aliases = {{ "gpt-4o-mini" = "auto", "lawyer" = "expert/contract-law" }}
 server = {{ port = 0, body_bytes_max = {BODY_BYTES_MAX} }}
-accounts = {{ refresh_s = 0.05 }}
+accounts = {{ refresh_s = 0.02 }}
 {terms}
 [[sla_tiers]]
 id = "standard"

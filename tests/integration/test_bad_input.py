@@ -160,53 +160,53 @@ async def test_a_chunked_upload_over_the_limit_is_refused_before_its_end(gateway
     assert sent >= BODY_BYTES_MAX
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("content-type", "text/plain"),
-        ("content-type", "application/x-www-form-urlencoded"),
-        ("content-type", "multipart/form-data; boundary=x"),
-        ("content-encoding", "gzip"),
-        ("content-encoding", "br"),
-    ],
-)
-async def test_another_media_type_or_encoding_is_refused(gateway, name, value):
-    body = gzip.compress(chat_body()) if value == "gzip" else chat_body()
-    answer = await gateway.post(body, headers=gateway.headers() | {name: value})
-    assert_openai_error(answer, 415, "unsupported_media_type")
+MEDIA = [
+    ("content-type", "text/plain"),
+    ("content-type", "application/x-www-form-urlencoded"),
+    ("content-type", "multipart/form-data; boundary=x"),
+    ("content-encoding", "gzip"),
+    ("content-encoding", "br"),
+]
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {},
-        {"authorization": ""},
-        {"authorization": "Bearer"},
-        {"authorization": "Bearer "},
-        {"authorization": "Basic YTpi"},
-        {"authorization": "Bearer eg_0000"},
-        {"authorization": "Bearer ' OR 1=1 --"},
-        {"authorization": "Bearer " + "x" * 5_000},
-        {"authorization": "Bearer schlüssel"},
-        {"x-api-key": "eg_0000"},
-    ],
-)
-async def test_without_a_valid_key_every_door_gives_the_same_answer(gateway, headers):
-    for method, path in (
-        ("POST", "/v1/chat/completions"),
-        ("POST", "/v1/route"),
-        ("GET", "/v1/models"),
-        ("GET", "/v1/nothing"),
-    ):
-        async with gateway.session.request(
-            method, gateway.url + path, data=b"{", headers=headers
-        ) as got:
-            error = (await got.json())["error"]
-            assert got.status == 401
-            assert got.headers["www-authenticate"] == "Bearer"
-            assert (error["type"], error["code"]) == ("authentication_error", "invalid_api_key")
-            sent = headers.get("authorization", headers.get("x-api-key", ""))
-            assert not any(len(word) > 6 and word in error["message"] for word in sent.split())
+async def test_another_media_type_or_encoding_is_refused(gateway):
+    for name, value in MEDIA:
+        body = gzip.compress(chat_body()) if value == "gzip" else chat_body()
+        answer = await gateway.post(body, headers=gateway.headers() | {name: value})
+        assert_openai_error(answer, 415, "unsupported_media_type")
+
+
+BAD_KEYS = [
+    {},
+    {"authorization": ""},
+    {"authorization": "Bearer"},
+    {"authorization": "Bearer "},
+    {"authorization": "Basic YTpi"},
+    {"authorization": "Bearer eg_0000"},
+    {"authorization": "Bearer ' OR 1=1 --"},
+    {"authorization": "Bearer " + "x" * 5_000},
+    {"authorization": "Bearer schlüssel"},
+    {"x-api-key": "eg_0000"},
+]
+
+
+async def test_without_a_valid_key_every_door_gives_the_same_answer(gateway):
+    for headers in BAD_KEYS:
+        for method, path in (
+            ("POST", "/v1/chat/completions"),
+            ("POST", "/v1/route"),
+            ("GET", "/v1/models"),
+            ("GET", "/v1/nothing"),
+        ):
+            async with gateway.session.request(
+                method, gateway.url + path, data=b"{", headers=headers
+            ) as got:
+                error = (await got.json())["error"]
+                assert got.status == 401
+                assert got.headers["www-authenticate"] == "Bearer"
+                assert (error["type"], error["code"]) == ("authentication_error", "invalid_api_key")
+                sent = headers.get("authorization", headers.get("x-api-key", ""))
+                assert not any(len(word) > 6 and word in error["message"] for word in sent.split())
 
 
 async def test_a_key_with_one_wrong_character_is_refused(gateway):
@@ -255,54 +255,51 @@ async def test_a_revoked_key_is_refused_like_an_unknown_one(gateway):
     assert_openai_error(answer, 401, "invalid_api_key", type_="authentication_error")
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status", "code"),
-    [
-        ("GET", "/v1/nothing", 404, "not_found"),
-        ("POST", "/", 404, "not_found"),
-        ("POST", "/v1/chat/completions/", 404, "not_found"),
-        ("POST", "/v1//chat/completions", 404, "not_found"),
-        ("POST", "/v1/chat/../chat/completions%00", 404, "not_found"),
-        ("GET", "/v1/models/gpt-9", 404, "model_not_found"),
-        ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
-        ("DELETE", "/v1/chat/completions", 405, "method_not_allowed"),
-        ("POST", "/v1/models", 405, "method_not_allowed"),
-        ("GET", "/v1/route", 405, "method_not_allowed"),
-    ],
-)
-async def test_unknown_places_and_methods_answer_in_the_same_shape(
-    gateway, method, path, status, code
-):
-    async with gateway.session.request(
-        method, gateway.url + path, headers=gateway.headers(), allow_redirects=False
-    ) as got:
-        error = (await got.json())["error"]
-        assert (got.status, error["code"]) == (status, code)
-        assert set(error) == {"message", "type", "param", "code"}
-        assert error["type"] == "invalid_request_error"
-        if status == 405:
-            assert got.headers["allow"]
+PLACES = [
+    ("GET", "/v1/nothing", 404, "not_found"),
+    ("POST", "/", 404, "not_found"),
+    ("POST", "/v1/chat/completions/", 404, "not_found"),
+    ("POST", "/v1//chat/completions", 404, "not_found"),
+    ("POST", "/v1/chat/../chat/completions%00", 404, "not_found"),
+    ("GET", "/v1/models/gpt-9", 404, "model_not_found"),
+    ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
+    ("DELETE", "/v1/chat/completions", 405, "method_not_allowed"),
+    ("POST", "/v1/models", 405, "method_not_allowed"),
+    ("GET", "/v1/route", 405, "method_not_allowed"),
+]
 
 
-@pytest.mark.parametrize(
-    "request_bytes",
-    [
-        b"not http\r\n\r\n",
-        b"GET / HTTP/9.9\r\n\r\n",
-        b"POST /v1/chat/completions HTTP/1.1\r\ncontent-length: x\r\n\r\n",
-        b"POST /v1/chat/completions HTTP/1.1\r\ntransfer-encoding: chunked\r\ncontent-length: 4\r\n\r\nabcd",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-    ],
-    ids=["words", "version", "length", "smuggling", "tls"],
-)
-async def test_what_is_not_http_is_cut_off(gateway, request_bytes):
-    host, port = gateway.url.removeprefix("http://").split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(request_bytes)
-    answer = await asyncio.wait_for(reader.read(), 12)
-    writer.close()
-    await writer.wait_closed()
-    assert answer.startswith((b"HTTP/1.1 400", b"HTTP/1.1 401"))
+async def test_unknown_places_and_methods_answer_in_the_same_shape(gateway):
+    for method, path, status, code in PLACES:
+        async with gateway.session.request(
+            method, gateway.url + path, headers=gateway.headers(), allow_redirects=False
+        ) as got:
+            error = (await got.json())["error"]
+            assert (got.status, error["code"]) == (status, code)
+            assert set(error) == {"message", "type", "param", "code"}
+            assert error["type"] == "invalid_request_error"
+            if status == 405:
+                assert got.headers["allow"]
+
+
+NOT_HTTP = [
+    b"not http\r\n\r\n",
+    b"GET / HTTP/9.9\r\n\r\n",
+    b"POST /v1/chat/completions HTTP/1.1\r\ncontent-length: x\r\n\r\n",
+    b"POST /v1/chat/completions HTTP/1.1\r\ntransfer-encoding: chunked\r\ncontent-length: 4\r\n\r\nabcd",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+]
+
+
+async def test_what_is_not_http_is_cut_off(gateway):
+    for request_bytes in NOT_HTTP:
+        host, port = gateway.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(request_bytes)
+        answer = await asyncio.wait_for(reader.read(), 12)
+        writer.close()
+        await writer.wait_closed()
+        assert answer.startswith((b"HTTP/1.1 400", b"HTTP/1.1 401"))
 
 
 async def test_a_head_over_the_limit_is_refused(gateway):
