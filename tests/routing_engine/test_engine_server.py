@@ -217,9 +217,9 @@ def test_client_that_leaves_ends_its_generation(engine: Engine, is_stream: bool)
         with pytest.raises(httpx2.ReadTimeout):
             engine.client.post("/v1/chat/completions", json=body, timeout=1.0)
     deadline_s = time.monotonic() + WAIT_S
-    while engine.metric("cancelled_sequences_total") == before:
+    # The worker counts the cancellation an instant before it lets the sequence go.
+    while engine.metric("cancelled_sequences_total") == before or engine.metric("active_sequences"):
         assert time.monotonic() < deadline_s
-    assert engine.metric("active_sequences") == 0
 
 
 @pytest.mark.parametrize(
