@@ -28,6 +28,10 @@ UNICODE_VERSION = unicodedata.unidata_version
 SEGMENT_CACHE_SIZE = 8192
 """Folded segments remembered; natural text has far fewer different ones that need work."""
 
+SEGMENT_CHARS_MAX = 32
+"""Longest segment; further marks start another. No script comes near it (UAX #15 allows 30 marks in a row), and
+normalising a run of marks takes time in the square of its length."""
+
 CLUSTER_CHARS_MAX = 8
 """Longest irregular stretch that is remembered; longer ones are seldom met twice."""
 
@@ -85,6 +89,7 @@ _IRREGULAR = _irregular(_NOT_ONE_TO_ONE)
 _IRREGULAR_ASTRAL = _irregular(_NOT_ONE_TO_ONE + _NOT_ONE_TO_ONE_ASTRAL)
 _VARIATION_SELECTOR = re.compile(f"[{_VARIATION_SELECTORS}]")
 _INVISIBLE = re.compile(f"[{_IGNORABLES}{_VARIATION_SELECTORS}]")
+_INVISIBLE_RUN = re.compile(f"[{_IGNORABLES}{_VARIATION_SELECTORS}]+")
 _ANY_WHITE_RUN = re.compile(r"\s+")
 
 
@@ -225,17 +230,25 @@ def _fold_cluster(cluster: str, is_before_letter: bool) -> tuple[tuple[str, int]
     """
     pieces: list[tuple[str, int]] = []
     segment, width = "", 0
+    run_end, is_dropped, is_after_letter = 0, False, False
     for index, character in enumerate(cluster):
         if _INVISIBLE.match(character):
+            if index >= run_end:
+                # Once for each run of ignorables: a look from each of its members would be quadratic.
+                run_end = _invisible_run_end(cluster, index)
+                is_dropped = is_after_letter and (
+                    _is_letter(cluster[run_end]) if run_end < len(cluster) else is_before_letter
+                )
             if _VARIATION_SELECTOR.match(character) and segment and _is_letter(segment[-1]):
                 width += 1
                 continue
             if width:
                 pieces.append((_fold_segment(segment), width))
             segment, width = "", 0
-            is_dropped = _joins_letters(cluster, index, is_before_letter)
             pieces.append(("" if is_dropped else character, 1))
-        elif width and attaches(character):
+            continue
+        is_after_letter = _is_letter(character)
+        if width and len(segment) < SEGMENT_CHARS_MAX and attaches(character):
             segment, width = segment + character, width + 1
         else:
             if width:
@@ -249,16 +262,9 @@ def _fold_cluster(cluster: str, is_before_letter: bool) -> tuple[tuple[str, int]
 _fold_cluster_cached = lru_cache(maxsize=SEGMENT_CACHE_SIZE)(_fold_cluster)
 
 
-def _joins_letters(cluster: str, index: int, is_before_letter: bool) -> bool:
-    """Whether the ignorable at `index` stands, with its like, between two letters."""
-    before = cluster[:index].rstrip(_all_invisible(cluster))
-    after = cluster[index:].lstrip(_all_invisible(cluster))
-    has_letter_after = _is_letter(after[0]) if after else is_before_letter
-    return bool(before) and _is_letter(before[-1]) and has_letter_after
-
-
-def _all_invisible(cluster: str) -> str:
-    return "".join(_INVISIBLE.findall(cluster))
+def _invisible_run_end(cluster: str, index: int) -> int:
+    found = _INVISIBLE_RUN.match(cluster, index)
+    return found.end() if found else index
 
 
 def _is_letter(character: str) -> bool:

@@ -6,6 +6,7 @@ bounded repetition, so the time grows with the length of the text only.
 """
 
 import re
+import string
 from bisect import bisect_right
 from collections.abc import Iterator
 
@@ -33,6 +34,7 @@ _URL_BODY = re.compile(
 )
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*$")
 _LOCAL_PART = re.compile(r"[A-Za-z0-9._%+\-]+$")
+_HEAD_ENDS = frozenset(string.ascii_letters + string.digits + "._%+-")
 _MAIL_DOMAIN = re.compile(r"[A-Za-z0-9\-]{1,63}(?:\.[A-Za-z0-9\-]{1,63}){1,8}")
 _JSON_KEY = re.compile(
     rf'[{{,]\s{{0,256}}("(?:[^"\\\n]|\\.){{0,{JSON_KEY_CHARS_MAX}}}")\s{{0,64}}:'
@@ -131,7 +133,9 @@ def _around(
     position = text.find(sign)
     while position >= 0:
         behind = position + len(sign)
-        head = before.search(text[max(0, position - before_max) : position])
+        head = None
+        if text[max(0, position - 1) : position] in _HEAD_ENDS:
+            head = before.search(text[max(0, position - before_max) : position])
         # Looked for behind a proper beginning only: "://" over and over would make this quadratic.
         tail = None if head is None else after.match(text, behind)
         if head is not None and tail is not None:
@@ -153,11 +157,14 @@ def _after(text: str, sign: str) -> Iterator[tuple[int, int]]:
 
 def _tags(text: str) -> Iterator[tuple[int, int]]:
     position = 0
+    is_endless = False
     while (match := _TAG.search(text, position)) is not None:
         position = match.end()
         if match.group() == "<!--":
-            close = text.find("-->", position)
+            # What has no end is looked for once: "<!--" over and over would make this quadratic.
+            close = -1 if is_endless else text.find("-->", position)
             if close < 0:
+                is_endless = True
                 continue
             position = close + 3
         yield match.start(), position

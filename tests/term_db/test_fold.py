@@ -141,3 +141,12 @@ def test_lone_surrogates_pass_through():
 )
 def test_exact_form_keeps_case_only(text, form):
     assert exact_form(text) == form
+
+
+@pytest.mark.timeout(60)
+def test_long_runs_of_invisible_characters_and_of_marks_take_time_in_proportion():
+    assert fold("a" + "\u200d" * 200_000 + "b").text == "ab"
+    assert fold("\u200d" * 200_000).text == "\u200d" * 200_000
+    marks = fold("e" + "\u0301\u0316" * 100_000).text
+    assert marks.startswith("é")
+    assert len(marks) == 200_000

@@ -86,3 +86,9 @@ def test_time_grows_with_the_length_only(unit):
     start = time.process_time()
     protected_spans(text)
     assert time.process_time() - start < 5
+
+
+@pytest.mark.timeout(60)
+def test_signs_without_their_other_half_take_time_in_proportion():
+    for sign in ("<!--", "@", "a@", "://", "```\n", "{{", "[[", "<a ", '{"a'):
+        protected_spans(sign * (400_000 // len(sign)))
