@@ -137,6 +137,9 @@ def _refused_problem(error: errors.BackendRefused) -> Problem:
 
 
 def _message_of(error: Exception) -> str:
+    if isinstance(error, billing_errors.MeteringError):
+        # Its own text names files and disks of ours, which is for the log.
+        return "usage can't be recorded right now, so nothing was sent to an expert; try again soon"
     if isinstance(error, errors.BackendRefused) and error.status in PASSED_ON_STATUSES:
         said = _backend_message(error.body)
         return f"the expert's backend refused the request: {said}" if said else str(error)

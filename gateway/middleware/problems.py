@@ -57,6 +57,15 @@ class ProblemResponses:
                     "request_failed",
                     extra={"request_id": context.request_id, "path": scope["path"]},
                 )
+            elif problem.status >= 500:
+                log.warning(
+                    "request_not_served",
+                    extra={
+                        "request_id": context.request_id,
+                        "error": type(exc).__name__,
+                        "reason": str(exc),
+                    },
+                )
             if is_started:
                 raise
             await send_problem(

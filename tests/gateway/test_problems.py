@@ -117,3 +117,47 @@ def test_the_event_that_ends_a_broken_stream():
 
 def test_a_client_that_left_is_no_problem_to_answer():
     assert not issubclass(ClientGone, errors.GatewayError)
+
+
+def test_errors_that_another_try_can_mend_say_so_and_no_others_do():
+    retried = {class_.__name__ for class_, problem in PROBLEMS.items() if problem.should_retry}
+    assert retried == {
+        "BackendUnreachable",
+        "BackendTimeout",
+        "MeteringError",
+        "EngineUnavailable",
+    }
+
+
+def test_every_entry_is_of_openai_s_kinds():
+    # 402 and other codes that SDKs don't know would raise their plainest class.
+    assert {problem.status for problem in PROBLEMS.values()} <= {
+        400, 401, 403, 404, 413, 415, 429, 502, 503, 504,
+    }  # fmt: skip
+    for class_, problem in PROBLEMS.items():
+        expected = {
+            401: {"authentication_error"}, 403: {"permission_error"},
+            429: {"insufficient_quota", "rate_limit_error"},
+        }.get(problem.status, {"invalid_request_error"})  # fmt: skip
+        if problem.status >= 500:
+            expected = {"backend_error", "server_error"}
+        assert problem.type in expected, class_.__name__
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.Unauthenticated("the key isn't valid"),
+        billing_errors.MalformedKey(),
+        billing_errors.WeakPepper("/data/secrets/pepper", "it has 3 bytes"),
+        billing_errors.JournalLocked("/data/journal"),
+        errors.ConfigError("/etc/expertgate.toml: line 3", "backend key sk-1"),
+        OSError(2, "No such file", "/data/secrets/pepper"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_no_answer_tells_of_files_or_keys_of_ours(error):
+    shown = json.dumps(body_of(error, problem_of(error)))
+    assert "/data" not in shown
+    assert "/etc" not in shown
+    assert "sk-1" not in shown

@@ -74,6 +74,13 @@ async def test_what_is_our_fault_is_logged_with_its_trace_and_what_is_not_is_not
     assert (record.message, record.path) == ("request_failed", "/x")
 
 
+async def test_why_a_request_was_not_served_is_for_the_log_alone(caplog):
+    (_, body), _ = await run(failing_with(MeteringUnavailable("/data/journal: no space left")))
+    assert b"/data" not in body["body"]
+    (record,) = [each for each in caplog.records if each.message == "request_not_served"]
+    assert (record.error, record.reason) == ("MeteringUnavailable", "/data/journal: no space left")
+
+
 async def test_an_error_after_the_first_byte_is_raised_so_that_the_server_cuts_the_connection():
     sent = []
 

@@ -162,3 +162,61 @@ async def test_problems_alone_answer_what_an_endpoint_raises_and_stamp_a_request
     assert answer.status_code == 404
     assert answer.json()["error"]["param"] == "model"
     assert answer.headers["x-request-id"].startswith("req_")
+
+
+class Meddling:
+    """A foreign middleware that copies the scope and wraps `receive`, as many do."""
+
+    def __init__(self, app):
+        self.app = app
+
+    async def __call__(self, scope, receive, send):
+        async def wrapped():
+            return await receive()
+
+        await self.app({**scope, "headers": list(scope["headers"])}, wrapped, send)
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        (Middleware(Meddling), NORMALISE, ANCHOR),
+        (NORMALISE, Middleware(Meddling), ANCHOR),
+        (NORMALISE, ANCHOR, Middleware(Meddling)),
+        (ANCHOR, Middleware(Meddling), NORMALISE),
+    ],
+)
+async def test_foreign_middleware_may_stand_anywhere_between(order):
+    answer = (await send(app_with(*order), chat("use qsort【专家锚定：e】"))).json()
+    assert answer["anchor"] == "e"
+    assert "快速排序" in answer["body"]
+    assert answer["content_length"] == str(len(answer["body"].encode()))
+
+
+async def test_a_body_sent_in_chunks_arrives_whole_with_its_length():
+    async def pieces():
+        body = chat()
+        for at in range(0, len(body), 7):
+            yield body[at : at + 7]
+
+    answer = (await send(app_with(NORMALISE), pieces())).json()
+    assert answer["content_length"] == str(len(answer["body"].encode()))
+
+
+async def test_a_directive_that_names_nobody_is_passed_on_and_never_obeyed():
+    answer = (await send(app_with(ANCHOR), chat("hi【专家锚定：nobody】"))).json()
+    assert answer["anchor"] is None
+    assert json.loads(answer["body"])["messages"][0]["content"] == "hi【专家锚定：nobody】"
+
+
+async def test_one_request_uses_one_dictionary_throughout():
+    asked = []
+
+    def terms():
+        asked.append(len(asked))
+        return shorten, len(asked)
+
+    messages = [{"role": "user", "content": "qsort"}] * 3
+    body = json.dumps({"model": "auto", "messages": messages}).encode()
+    await send(app_with(Middleware(NormaliseTerms, terms=terms, paths=[PATH])), body)
+    assert asked == [0]
